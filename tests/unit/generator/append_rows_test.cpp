@@ -15,57 +15,14 @@
 #include <mutex>
 #include <random>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "generator/row_format.hpp"
-#include "tests/unit/generator/new_rows.hpp"
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
-// Other tests of this folder include the modules too.
 namespace append_rows {
-
-#include "templates/kernel_args.cuh"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-using namespace leanattn::new_rows;
-using namespace leanattn::warp_lanes;
-using std::max;
-using std::min;
-
-struct uint2 {
-  u32 x, y;
-};
-struct float2 {
-  float x, y;
-};
-uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
-uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
-u32 word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-struct Element {
-  static float2 unpack(u32 x) { return {std::bit_cast<float>(x << 16), std::bit_cast<float>(x & 0xffff0000u)}; }
-};
-
-/// By its definition (PTX ISA, "cvt"): steps of 2^-9 up to 2^-6, then of an eighth of the power of two below.
-u32 e4m3_of(float value) {
-  if (std::isnan(value)) return 0x7f;
-  const u32 sign = std::signbit(value) ? 0x80u : 0u;
-  const float magnitude = std::min(std::abs(value), 448.0f);
-  const int exponent = magnitude < std::ldexp(1.0f, -6) ? -6 : std::ilogb(magnitude);
-  const int steps = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));  // a carry is the next power
-  return sign | static_cast<u32>((exponent + 6) * 8 + steps);
-}
-u32 e4m3_pair(float low, float high) { return e4m3_of(low) | e4m3_of(high) << 8; }
 
 /// Which warp wrote the rotated columns of a token, of which request.
 std::mutex g_written_mutex;
@@ -85,19 +42,18 @@ uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int token) 
   return x;
 }
 
-constexpr int kStepTokens = 64, kStrideBytes = 1;
-constexpr bool kGathers = true, kRaggedQ = false;
-constexpr int kGatherWarps = 4;
-
-#define LEAN_DEVICE inline
+#include "tests/device/begin.cuh"
+constexpr int kQLen = 3, kStrideBytes = 1, kGatherWarps = 4;
+constexpr bool kGathers = true;
+#include "tests/device/given_line.cuh"
 #define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)              \
   constexpr int kRowByteColumns = latent_columns, kRowGroup = group, kRowFirstByte = latent_at,       \
                 kRowScales = scales_at, kRowRope = rope_at, kHeadDim = latent_columns + rope_columns, \
                 kPageSize = page;
 namespace dense {
 FORMAT(512, 64, 128, 0, 512, 528, 0)
-inline int page_of(const LeanDecodeArgs&, const Segment&, int) { return 0; }
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_pages.cuh"
+
 #include "templates/kv/append.cuh"
 
 #include "templates/kv/append_rows.cuh"
@@ -126,7 +82,8 @@ FORMAT(384, 128, 32, 64, 0, 448, 1)
 
 #include "templates/kv/append_to_cache.cuh"
 }  // namespace other
-#pragma GCC diagnostic pop
+#undef FORMAT
+#include "tests/device/end.cuh"
 
 // ---- the definition ----
 
@@ -186,7 +143,7 @@ std::vector<unsigned char> stored_row(const Layout& layout, const std::uint16_t*
 }
 
 constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656}, kOther{384, 128, 32, 64, 0, 448, 704};
-constexpr int kCached = 400, kQueryTokens = 3, kRequests = 4, kRest = 0xa5;
+constexpr int kCached = 400, kQueryTokens = kQLen, kRequests = 4, kRest = 0xa5;
 
 /// A cache of 0xa5, and new rows whose groups are of any size: of zeros, of the smallest and the largest numbers, and
 /// between.
@@ -232,20 +189,14 @@ struct Rows {
     for (const Segment& s : segments) {
       for (int query = 0; query < s.query.count; ++query) {
         const int token = s.context_length - s.query.count + query, read = token - s.visible.shift,
-                  row = token < 0 || read < s.first || read >= s.end ? -1 : place(s.request, token);
+                  row = token < 0 || read < first_read(s) || read >= end_read(s) ? -1 : place(s.request, token);
         if (row < 0) continue;
         --appended;
         const auto stored = stored_row(layout, new_row(s.request, query), token, kRest);
         std::copy(stored.begin(), stored.end(), expected.begin() + static_cast<std::ptrdiff_t>(row) * stride());
-        readers[{reinterpret_cast<const char*>(new_row(s.request, query)), token}] = {(read - s.first) % 64 / 16};
+        readers[{reinterpret_cast<const char*>(new_row(s.request, query)), token}] = {(read - first_read(s)) % 64 / 16};
       }
-      std::vector<std::jthread> lanes;
-      for (unsigned lane = 0; lane < 128; ++lane) {
-        lanes.emplace_back([&, lane] {
-          threadIdx.x = lane;
-          append(args, s, static_cast<int>(lane / 32));
-        });
-      }
+      run_lanes(128, [&](u32 lane) { append(args, s, static_cast<int>(lane / 32)); });
     }
     EXPECT_EQ(appended, 0);
     EXPECT_EQ(g_written, readers) << "the warp that reads a row writes it";
@@ -256,11 +207,11 @@ struct Rows {
 };
 
 Segment segment(int request, int context, int first, int end, int shift = 0) {
-  return {request, 0, context, first, end, {request * kQueryTokens, kQueryTokens}, {shift}};
+  return segment_of(request, 0, context, first, end, shift);
 }
 
 TEST(AppendRows, TheTableSaysWhatIsTried) {
-  const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
+  const RowFormat* const row = row_format(KvFormat::fp8_ds_mla);
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->latent_columns, kDsMla.latent_columns);
   EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
@@ -312,3 +263,4 @@ TEST(AppendRows, AnotherFormatIsOnlyOtherNumbers) {
 
 }  // namespace append_rows
 }  // namespace
+}  // namespace leanattn::device

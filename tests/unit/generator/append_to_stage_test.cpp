@@ -4,37 +4,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <random>
 #include <vector>
 
-#include "tests/unit/generator/new_rows.hpp"
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
-// Other tests of this folder include the modules too.
 namespace append_to_stage {
-
-#include "templates/kernel_args.cuh"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-using namespace leanattn::new_rows;
-using namespace leanattn::warp_lanes;
-using std::max;
-using std::min;
 
 /// Stands for the rotation: the first word changes with the chunk and the position.
 u32 turned(u32 word, int column, int position) { return word ^ static_cast<u32>(column * 7 + position * 64); }
@@ -44,48 +25,37 @@ uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int positio
   return x;
 }
 
-struct Step {
-  int token, count;
-};
-constexpr int kStepTokens = 64, kPanelBytes = kStepTokens * 128, kStrideBytes = 2;
-Step step_at(const Segment& s, int read) { return {read + s.visible.shift, min(kStepTokens, s.end - read)}; }
-
-/// The parts of a stage, one bit each.
-u32 g_parts = 1;
+/// The parts of a stage, one bit each, and those of the step for which this thread has waited.
+u32 g_parts = 1, g_arrived = 0;
 /// Shared memory, whose addresses count from its beginning, and what the threads have made visible of it.
-std::vector<unsigned char> g_shared;
+std::vector<unsigned char> g_stages;
 int g_fences = 0, g_barriers = 0;
-/// The parts of the step for which this thread has waited, one bit each.
-u32 g_arrived = 0;
-struct KvRing {
-  u32 stages;
-};
-struct RingPosition {
-  u32 stage, parity;
-};
-constexpr RingPosition kAt{2, 1};
-u32 full_barriers(const KvRing&, const RingPosition& at) { return at.stage * 16; }
-void wait_ring(const LeanDecodeArgs&, u32 barrier, u32 parity) {
-  EXPECT_EQ(parity, kAt.parity);
-  EXPECT_EQ(barrier / 16, kAt.stage);
-  g_arrived |= 1u << barrier / 8 % 2;
+constexpr u32 kStage = 2, kParity = 1;
+bool is_complete(u32 barrier, u32 parity) {
+  const u32 number = barrier / 8, parts = static_cast<u32>(std::popcount(g_parts));
+  EXPECT_EQ(parity, kParity);
+  EXPECT_EQ(number / parts, kStage);
+  g_arrived |= 1u << number % parts;
+  return true;
 }
 void store_shared_16(u32 address, const uint4& x) {
   EXPECT_EQ(g_arrived, g_parts) << "copies that come later would bring the old row again";
-  std::memcpy(g_shared.data() + address, &x, 16);
+  std::memcpy(g_stages.data() + address, &x, 16);
 }
 void fence_async_proxy() { ++g_fences; }
 void sync_warpgroup(int) { ++g_barriers; }
 
-#define LEAN_DEVICE inline
-#define CONSTANTS(latent, head_dim, value_dim, page, ragged, all_take_steps, parts)                \
-  constexpr bool kLatent = latent, kRaggedQ = ragged, kAllTakeSteps = all_take_steps;              \
-  constexpr int kHeadDim = head_dim, kValueDim = value_dim, kPageSize = page, kStageParts = parts, \
-                kKStageBytes = head_dim * kPanelBytes / 64,                                        \
-                kStageBytes = kKStageBytes + (kLatent ? 0 : value_dim * kPanelBytes / 64);
+#include "tests/device/begin.cuh"
+constexpr int kWindow = 1;  // segments may begin behind tokens that nobody sees
+#include "tests/device/given_line.cuh"
+#define CONSTANTS(latent, head_dim, value_dim, page, ragged, all_take_steps, parts)   \
+  constexpr bool kLatent = latent, kRaggedQ = ragged, kAllTakeSteps = all_take_steps; \
+  constexpr int kHeadDim = head_dim, kValueDim = value_dim, kPageSize = page, kStageParts = parts;
 namespace pages {
 CONSTANTS(false, 128, 64, 16, false, false, 1)
-#include "templates/kv/row_pages.cuh"
+#include "templates/kv/page_table.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/append.cuh"
 
@@ -93,23 +63,28 @@ CONSTANTS(false, 128, 64, 16, false, false, 1)
 }  // namespace pages
 namespace dense {
 CONSTANTS(false, 64, 128, 0, true, true, 1)
-inline int page_of(const LeanDecodeArgs&, const Segment&, int) { return 0; }
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/page_table.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/append.cuh"
 
 #include "templates/kv/append_to_stage.cuh"
 }  // namespace dense
 namespace latent {
 CONSTANTS(true, 576, 512, 1, false, true, 2)
-#include "templates/kv/row_pages.cuh"
+#include "templates/kv/page_table.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/append.cuh"
 
 #include "templates/kv/append_to_stage.cuh"
 }  // namespace latent
-#pragma GCC diagnostic pop
+#undef CONSTANTS
+#include "tests/device/end.cuh"
 
-constexpr int kRequests = 3, kKvHeads = 2, kMostTokens = 400, kMostQueries = 70;
+constexpr int kPanelBytes = kStepTokens * 128, kRequests = 3, kKvHeads = 2, kMostTokens = 400, kMostQueries = 70;
 constexpr unsigned char kCopied = 0xc0, kCached = 0xa5;
 
 /// A cache of kCached, and new rows of random elements. Strides count elements of two bytes.
@@ -176,14 +151,14 @@ struct Rows {
     std::vector<unsigned char> k_expected = k, v_expected = v;
     int found = 0;
     for (int warpgroup = 0; warpgroup < warpgroups; ++warpgroup) {
-      for (int read = s.first; read < s.end; read += kStepTokens) {
+      for (int read = first_read(s); read < end_read(s); read += kStepTokens) {
         const Step step = step_at(s, read);
-        g_shared.assign(3 * stage_bytes, kCopied);
+        g_stages.assign(3 * stage_bytes, kCopied);
         g_fences = g_barriers = 0;
         for (unsigned thread = 0; thread < 128; ++thread) {
           threadIdx.x = static_cast<unsigned>(warpgroup) * 128 + thread;
           g_arrived = 0;
-          append(args, s, step, KvRing{0}, kAt, load(args, s, static_cast<int>(thread)), warpgroup);
+          append(args, s, step, {}, {kStage, kParity}, load(args, s, static_cast<int>(thread)), warpgroup);
         }
         std::vector<unsigned char> stages(3 * stage_bytes, kCopied);
         bool any = false;
@@ -196,7 +171,7 @@ struct Rows {
           const auto put = [&](const std::vector<unsigned char>& bytes, std::size_t begin) {
             for (std::size_t byte = 0; byte < bytes.size(); ++byte) {
               const std::size_t chunk = byte / 16 % 8 ^ static_cast<std::size_t>(row % 8);
-              stages[kAt.stage * stage_bytes + begin + byte / 128 * kPanelBytes + static_cast<std::size_t>(row) * 128 +
+              stages[kStage * stage_bytes + begin + byte / 128 * kPanelBytes + static_cast<std::size_t>(row) * 128 +
                      chunk * 16 + byte % 16] = bytes[byte];
             }
           };
@@ -213,7 +188,7 @@ struct Rows {
                           static_cast<std::ptrdiff_t>(offset(token, s.request, args.v_stride_batch, args.v_stride_head,
                                                              args.v_stride_token, s.kv_head)));
         }
-        EXPECT_TRUE(g_shared == stages) << "step at " << read << " of warpgroup " << warpgroup;
+        EXPECT_TRUE(g_stages == stages) << "step at " << read << " of warpgroup " << warpgroup;
         EXPECT_EQ(g_fences, any ? 128 : 0);
         EXPECT_EQ(g_barriers, g_fences) << "nobody reads the rows before all of them are there";
       }
@@ -233,7 +208,9 @@ struct Rows {
 
 Segment segment(int request, int kv_head, int context, int first, int end, int first_query, int queries,
                 int shift = 0) {
-  return {request, kv_head, context, first, end, {first_query, queries}, {shift}};
+  Segment s = segment_of(request, kv_head, context, first, end, shift);
+  s.query = {first_query, queries};
+  return s;
 }
 
 TEST(AppendToStage, OfAPagedCache) {
@@ -279,3 +256,4 @@ TEST(AppendToStage, OfALatentCacheIsOneRow) {
 
 }  // namespace append_to_stage
 }  // namespace
+}  // namespace leanattn::device

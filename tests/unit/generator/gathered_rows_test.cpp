@@ -5,127 +5,49 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <mutex>
 #include <random>
-#include <thread>
 #include <vector>
 
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
-// Other tests of this folder include the modules too.
 namespace gathered_rows {
 
-#include "templates/kernel_args.cuh"
-
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-using namespace leanattn::warp_lanes;
-using std::max;
-using std::min;
-
 // As many stages as a test has steps, so that each is filled once.
-constexpr int kStages = 24, kStepTokens = 64, kPanelBytes = kStepTokens * 128, kGatherWarps = 4, kPageRun = 1;
+constexpr int kStages = 24, kMostParts = 2;
 constexpr unsigned char kUntouched = 0xee;
 
-/// Shared memory, whose addresses count from its beginning.
-std::vector<unsigned char> g_shared;
 /// Arrivals of each part of each stage: of the lanes' copies, and of their warps.
-std::array<std::array<int, 2>, kStages> g_copies, g_arrivals;
-std::mutex g_arriving;
-
-struct Segment {
-  int request = 0, kv_head = 0, context_length = 0;
-  int first = 0, end = 0;  // read indices
-  int shift = 0, selected = 0;
-};
-struct Step {
-  int token, count;
-};
-int first_read(const Segment& s) { return s.first; }
-int end_read(const Segment& s) { return s.end; }
-Step step_at(const Segment& s, int read) { return {read + s.shift, max(min(kStepTokens, s.end - read), 0)}; }
-struct Walk {
-  Segment segment;
-  std::vector<Segment> others;
-};
-bool next_segment(const LeanDecodeArgs&, Walk& walk) {
-  if (walk.others.empty()) return false;
-  walk.segment = walk.others.front();
-  walk.others.erase(walk.others.begin());
-  return true;
-}
-void wait_for_tokens(const Segment&, int) {}
-int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
-
-struct LeanTensorMap {};
-struct KvRing {
-  u32 stages;
-};
-struct RingPosition {
-  u32 stage = 0;
-  void next() { ++stage; }
-};
-using Holes = unsigned long long;
-struct SelectedHoles {
-  std::array<Holes, kStages> of_stage;
-};
-SelectedHoles& selected_holes() {
-  static SelectedHoles holes;
-  return holes;
-}
-// Barriers are the number of their stage and part.
-u32 full_barriers(const KvRing&, const RingPosition& at) { return at.stage * 16; }
+constexpr u32 kFullBarriers = 1000 << 10;  // where the barriers of the stages are
+std::array<std::atomic<int>, kStages * kMostParts> g_copies, g_arrivals;
 void arrive(u32 barrier) {
-  const std::lock_guard lock(g_arriving);
-  ++g_arrivals[barrier / 16][barrier / 8 % 2];
+  ++g_arrivals.at((barrier - kFullBarriers) / 8);
+  device::arrive(barrier);
 }
 void arrive_with_copies(u32 barrier) {
-  const std::lock_guard lock(g_arriving);
-  ++g_copies[barrier / 16][barrier / 8 % 2];
-}
-void copy_async_16(u32 to, const char* from, bool valid) {
-  // A place without a row has an address all the same, which nobody may read.
-  if (valid) {
-    std::memcpy(g_shared.data() + to, from, 16);
-  } else {
-    std::memset(g_shared.data() + to, 0, 16);
-  }
+  ++g_copies.at((barrier - kFullBarriers) / 8);
+  device::arrive_with_copies(barrier);
 }
 
-#define LEAN_DEVICE inline
-#define LEAN_SECOND_CACHE
-#define GATHERED(latent, k_panels, v_panels, parts, page)                                                      \
-  constexpr bool kLatent = latent;                                                                             \
-  constexpr int kKPanels = k_panels, kVPanels = v_panels, kStageParts = parts, kPageSize = page,               \
-                kKStageBytes = kKPanels * kPanelBytes,                                                         \
-                kStageBytes = kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes);                           \
-  constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; } \
-  struct RingWriter {                                                                                          \
-    RingPosition at;                                                                                           \
-    u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                       \
-    void claim(const LeanDecodeArgs&, const KvRing&, int) {}                                                   \
-    void finish(const LeanDecodeArgs&, const KvRing&) {}                                                       \
-  };
-#define SELECTION(block, queries, in_pool, second)                    \
-  constexpr int kSelectionBlock = block, kSelectionQueries = queries; \
-  constexpr bool kSelectionInPool = in_pool, kSelectionCausal = true, kSecondCache = second;
+#include "tests/device/begin.cuh"
+constexpr int kGatherWarps = 4, kWindow = 1;  // segments may begin behind tokens that nobody sees
+constexpr bool kGathers = true;
+#include "tests/device/given_line.cuh"
+#define GATHERED(latent, k_panels, v_panels, parts, page) \
+  constexpr bool kLatent = latent;                        \
+  constexpr int kHeadDim = 64 * k_panels, kValueDim = 64 * v_panels, kStageParts = parts, kPageSize = page;
 
 namespace pages_of_1 {
 GATHERED(false, 2, 1, 1, 1)
 #include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/row_lanes.cuh"
 
@@ -137,6 +59,10 @@ namespace pages_of_12 {
 GATHERED(true, 5, 4, 2, 12)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/paged_tokens.cuh"
@@ -145,8 +71,13 @@ GATHERED(true, 5, 4, 2, 12)
 }  // namespace pages_of_12
 namespace two_caches {
 GATHERED(false, 1, 2, 1, 4)
-SELECTION(16, 2, false, true)
+constexpr int kSelectionBlock = 16, kSelectionQueries = 2;
+constexpr bool kSecondCache = true;
 #include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/row_lanes.cuh"
 
@@ -154,8 +85,8 @@ SELECTION(16, 2, false, true)
 
 #include "templates/kv/produce_gathered.cuh"
 }  // namespace two_caches
-
-#pragma GCC diagnostic pop
+#undef GATHERED
+#include "tests/device/end.cuh"
 
 constexpr int kRequests = 4, kKvHeads = 3;
 
@@ -190,35 +121,47 @@ struct Expected {
   bool hole = false;
 };
 
-/// Runs the producer over the segments, each of which begins a step of its own.
-template <class Produce>
-void run(const LeanDecodeArgs& args, const std::vector<Segment>& segments, Produce produce, std::size_t stage_bytes) {
-  g_shared.assign(stage_bytes * kStages, kUntouched);
-  g_copies = g_arrivals = {};
-  selected_holes().of_stage.fill(~Holes{0});
-  std::vector<std::thread> lanes;
-  for (unsigned lane = 0; lane < kGatherWarps * 32; ++lane) {
-    lanes.emplace_back([&, lane] {
-      threadIdx.x = lane;
-      Walk walk{segments.front(), {segments.begin() + 1, segments.end()}};
-      produce(args, LeanTensorMap{}, LeanTensorMap{}, KvRing{0}, walk);
-    });
+/// A kernel's producer on a ring whose first stage is at address 0, and which tokens of a stage it says are holes.
+struct Producer {
+  void (*produce)(const LeanDecodeArgs& args, Walk& walk);
+  u64 (*holes)(u32 stage);
+  int k_panels, v_panels, parts;  // v_panels: those beside K's
+};
+#define PRODUCER(name)                                                                           \
+  Producer {                                                                                     \
+    [](const LeanDecodeArgs& args, Walk& walk) {                                                 \
+      name::produce(args, {}, {}, {0, kFullBarriers, kFullBarriers + (8 << 10)}, walk);          \
+    },                                                                                           \
+        [](u32 stage) { return name::selected_holes().of_stage[stage].tokens; }, name::kKPanels, \
+        name::kLatent ? 0 : name::kVPanels, name::kStageParts                                    \
   }
-  for (std::thread& lane : lanes) lane.join();
+constexpr int kPanelBytes = kStepTokens * 128;
+
+/// Runs the producer over the segments, each of which begins a step of its own.
+void run(const LeanDecodeArgs& args, const std::vector<Segment>& segments, const Producer& producer) {
+  g_shared.fill(kUntouched);
+  for (int i = 0; i < kStages * kMostParts; ++i) {
+    g_copies[i] = g_arrivals[i] = 0;
+    init_barrier(kFullBarriers + static_cast<u32>(8 * i), kGatherWarps * 33);
+  }
+  run_lanes(kGatherWarps * 32, [&](u32) {
+    Walk walk = walk_along(segments);
+    producer.produce(args, walk);
+  });
 }
 
 /// Compares the stage of a step with what `expected` says of its tokens.
-void expect_stage(int stage, int kv_head, const std::vector<Expected>& expected, std::size_t stage_bytes, int k_panels,
-                  int v_panels, bool latent, int parts) {
-  const unsigned char* const bytes = g_shared.data() + stage_bytes * static_cast<std::size_t>(stage);
-  for (int part = 0; part < parts; ++part) {
-    EXPECT_EQ(g_copies[stage][part], kGatherWarps * 32) << "stage " << stage;
-    EXPECT_EQ(g_arrivals[stage][part], kGatherWarps) << "stage " << stage;
+void expect_stage(int stage, int kv_head, const std::vector<Expected>& expected, const Producer& producer) {
+  const int k_panels = producer.k_panels;
+  const unsigned char* const bytes = g_shared.data() + stage * (k_panels + producer.v_panels) * kPanelBytes;
+  for (int part = 0; part < producer.parts; ++part) {
+    EXPECT_EQ(g_copies[stage * producer.parts + part], kGatherWarps * 32) << "stage " << stage;
+    EXPECT_EQ(g_arrivals[stage * producer.parts + part], kGatherWarps) << "stage " << stage;
   }
   for (int row = 0; row < kStepTokens; ++row) {
     const Expected token = row < static_cast<int>(expected.size()) ? expected[row] : Expected{};
-    EXPECT_EQ(selected_holes().of_stage[stage] >> row & 1, token.hole) << "stage " << stage << ", token " << row;
-    for (int panel = 0; panel < k_panels + (latent ? 0 : v_panels); ++panel) {
+    EXPECT_EQ(producer.holes(stage) >> row & 1, token.hole) << "stage " << stage << ", token " << row;
+    for (int panel = 0; panel < k_panels + producer.v_panels; ++panel) {
       for (int chunk = 0; chunk < 8; ++chunk) {
         // 128-byte swizzle: the chunk's number is changed by the row's number in its swizzle atom of eight rows.
         const unsigned char* const got = bytes + panel * kPanelBytes + row * 128 + (chunk ^ row % 8) * 16;
@@ -255,43 +198,37 @@ std::vector<int> table_of(int entries, int pool_pages, std::mt19937& random) {
 }
 
 /// Runs a paged cache that is read as a whole, and compares every stage.
-template <class Produce>
-void check_pages(int page_size, int k_panels, int v_panels, bool latent, int parts, Produce produce) {
+void check_pages(int page_size, int v_panels, const Producer& producer) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 7);
   const int capacity = 600, pages_of_request = (capacity + page_size - 1) / page_size;
-  const Pool pool(97, page_size, k_panels * 128, v_panels * 128, random);
+  const Pool pool(97, page_size, producer.k_panels * 128, v_panels * 128, random);
   const std::vector<int> table = table_of(kRequests * pages_of_request, pool.pages, random);
   const LeanDecodeArgs args = args_of(pool, table, pages_of_request);
   // Whole contexts, a part of one, one that ends inside a step, and one whose first tokens nobody sees.
-  const std::vector<Segment> segments{
-      {.request = 0, .kv_head = 1, .context_length = 200, .first = 0, .end = 200},
-      {.request = 3, .kv_head = 2, .context_length = 600, .first = 128, .end = 384},
-      {.request = 1, .kv_head = 0, .context_length = 1, .first = 0, .end = 1},
-      {.request = 2, .kv_head = 1, .context_length = 500, .first = 64, .end = 300, .shift = 200}};
-  const std::size_t stage_bytes = static_cast<std::size_t>(k_panels + (latent ? 0 : v_panels)) * kPanelBytes;
-  run(args, segments, produce, stage_bytes);
+  const std::vector<Segment> segments{segment_of(0, 1, 200, 0, 200), segment_of(3, 2, 600, 128, 384),
+                                      segment_of(1, 0, 1, 0, 1), segment_of(2, 1, 500, 64, 300, 200)};
+  run(args, segments, producer);
   int stage = 0;
   for (const Segment& s : segments) {
-    for (int read = s.first; read < s.end; read += kStepTokens, ++stage) {
+    for (int read = first_read(s); read < end_read(s); read += kStepTokens, ++stage) {
       std::vector<Expected> expected;
-      for (int token = read; token < std::min(read + kStepTokens, s.end); ++token) {
-        const int index = token + s.shift, page = table[s.request * pages_of_request + index / page_size];
+      for (int token = read; token < std::min(read + kStepTokens, end_read(s)); ++token) {
+        const int index = token + s.visible.shift, page = table[s.request * pages_of_request + index / page_size];
         const bool hole = page < 0 || page >= pool.pages;
         expected.push_back(hole ? Expected{.hole = true}
                                 : Expected{.pool = &pool, .page = page, .token = index % page_size});
       }
-      expect_stage(stage, s.kv_head, expected, stage_bytes, k_panels, v_panels, latent, parts);
+      expect_stage(stage, s.kv_head, expected, producer);
     }
   }
   for (; stage < kStages; ++stage)
-    EXPECT_EQ(g_shared[stage * stage_bytes], kUntouched) << "nobody asked for stage " << stage;
+    EXPECT_EQ(g_shared[stage * (producer.k_panels + producer.v_panels) * kPanelBytes], kUntouched)
+        << "nobody asked for stage " << stage;
 }
 
-TEST(GatheredRows, OfPagesOfOneTokenLieInTheStageAsTensorCopiesPutThem) {
-  check_pages(1, 2, 1, false, 1, pages_of_1::produce);
-}
+TEST(GatheredRows, OfPagesOfOneTokenLieInTheStageAsTensorCopiesPutThem) { check_pages(1, 1, PRODUCER(pages_of_1)); }
 
-TEST(GatheredRows, OfALatentCacheAreCopiedPartByPart) { check_pages(12, 5, 4, true, 2, pages_of_12::produce); }
+TEST(GatheredRows, OfALatentCacheAreCopiedPartByPart) { check_pages(12, 4, PRODUCER(pages_of_12)); }
 
 TEST(GatheredRows, OfSelectedBlocksComeFromTwoCaches) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 11);
@@ -311,18 +248,13 @@ TEST(GatheredRows, OfSelectedBlocksComeFromTwoCaches) {
   args.selection = selection.data(), args.selection_stride_head = entries;
   args.selection_stride_token = kKvHeads * entries, args.selection_stride_batch = queries * kKvHeads * entries;
   // Blocks of the list, and behind them three of the second cache, of which the last one has 5 tokens.
-  const Segment s{.request = 5,
-                  .kv_head = 2,
-                  .context_length = entries + 3,
-                  .first = 0,
-                  .end = (entries + 3) * block,
-                  .selected = entries};
-  const std::size_t stage_bytes = 3 * kPanelBytes;
-  run(args, {s}, two_caches::produce, stage_bytes);
+  Segment s = segment_of(5, 2, (entries + 3) * block, 0, (entries + 3) * block);
+  s.selected = entries;
+  run(args, {s}, PRODUCER(two_caches));
   const int query = s.request % queries, request = s.request / queries, visible = 300 - (queries - 1 - query);
-  for (int read = 0, stage = 0; read < s.end; read += kStepTokens, ++stage) {
+  for (int read = 0, stage = 0; read < end_read(s); read += kStepTokens, ++stage) {
     std::vector<Expected> expected;
-    for (int at = read; at < std::min(read + kStepTokens, s.end); ++at) {
+    for (int at = read; at < std::min(read + kStepTokens, end_read(s)); ++at) {
       const bool in_second = at / block >= entries;
       const Pool& pool = in_second ? second : first;
       const int entry = in_second
@@ -335,9 +267,11 @@ TEST(GatheredRows, OfSelectedBlocksComeFromTwoCaches) {
       expected.push_back(hole ? Expected{.hole = true}
                               : Expected{.pool = &pool, .page = page, .token = token % page_size});
     }
-    expect_stage(stage, s.kv_head, expected, stage_bytes, 1, 2, false, 1);
+    expect_stage(stage, s.kv_head, expected, PRODUCER(two_caches));
   }
 }
 
+#undef PRODUCER
 }  // namespace gathered_rows
 }  // namespace
+}  // namespace leanattn::device

@@ -7,112 +7,54 @@
 
 #include <algorithm>
 #include <array>
-#include <barrier>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "templates/kernel_args.cuh"
-#include "templates/line/schedule.cuh"
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
+namespace part_of_context {
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wunused-variable"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-using namespace leanattn::warp_lanes;
-using std::max;
-using std::min;
-
-// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names
-struct {
-  u32 x = 0;
-} thread_local blockIdx, gridDim;
-inline int __popc(u32 word) { return std::popcount(word); }
-inline u32 __shfl_up_sync(u32, u32 value, int distance) {
-  const auto own = threadIdx.x % kLanes, from = own < static_cast<u32>(distance) ? own : own - distance;
-  return static_cast<u32>(warp_of_lanes().exchange(value, [&](const auto& values) { return values[from]; }));
-}
-inline u32 __reduce_add_sync(u32, u32 value) {
-  return static_cast<u32>(warp_of_lanes().exchange(value, [](const auto& values) {
-    i64 sum = 0;
-    for (const i64 each : values) sum += each;
-    return sum;
-  }));
-}
-inline void __syncthreads() { warp_of_lanes().sync(); }  // CTAs of one warp
-inline float exp2_approx(float x) { return std::exp2(x); }
-inline float __fdividef(float x, float y) { return x / y; }
-// NOLINTEND(bugprone-reserved-identifier)
-
-/// What append writes: a chunk of 16 bytes of a row, where it comes from, and the position for which it is turned.
-struct uint4 {
-  const char* from;
+#include "tests/device/begin.cuh"
+/// What append writes: a chunk of 16 bytes of a row says where it comes from, and the position for which it is turned.
+struct Written {
+  const char *to, *from;
   int position;
 };
-struct Written {
-  const char* to;
-  uint4 chunk;
-};
 inline std::vector<Written> written;
+inline uint4 chunk(const void* from, int position) {
+  const auto at = std::bit_cast<std::uint64_t>(from);
+  return {static_cast<u32>(at), static_cast<u32>(at >> 32), static_cast<u32>(position), 0};
+}
 template <class T>
 T load_cached(const char* from) {
-  return {from, -1};
+  return chunk(from, -1);
 }
-inline uint4 rotated_16(const LeanDecodeArgs&, const char* row, int, int position) { return {row, position}; }
-inline void store_kv_chunk(char* row, int, const uint4& chunk, float) { written.push_back({row, chunk}); }
-inline int page_of(...) { return 0; }
-inline bool is_hole(int, int) { return false; }
-inline float k_scale_of(...) { return 1; }
-inline float output_scale(...) { return 1; }
-#define __syncwarp() static_cast<void>(0)  // a warp's lanes follow each other where the module waits for them
+inline uint4 rotated_16(const LeanDecodeArgs&, const char* row, int, int position) { return chunk(row, position); }
+inline void store_kv_chunk(char* row, int, const uint4& x, float) {
+  written.push_back({row, std::bit_cast<const char*>(u64{x.y} << 32 | x.x), static_cast<int>(x.z)});
+}
 
-#define LEAN_DEVICE inline
-#define __device__
-#define __noinline__
 #define LEAN_POSITIONS
 #define LEAN_WINDOW_OF_PART
 #define LEAN_INDEX_OF_PART
-#define LEAN_SECOND_CACHE
+constexpr int kGroup = 2, kHeadDim = 8, kValueDim = 8;
+constexpr bool kAppend = true;
+inline float score_expression(float, int q_index, int kv_index, int) { return 1000.0f * q_index + kv_index; }
 #define PART(ranks, unit, q_len, ragged, window, sinks, tile, step, run)                                         \
-  constexpr bool kRowBlocksInStep = false, kRaggedQ = ragged, kBatchInvariant = false, kRowsSeeAlike = false,    \
-                 kAlibi = false, kAppend = true, kLatent = false, kGathers = false, kSecondCache = false,        \
-                 kHasScales = false;                                                                             \
-  constexpr int kRowBlocks = 1, kQLen = q_len, kGroup = 2, kQueryRows = kGroup * kQLen, kRows = kQueryRows,      \
-                kQueryMask = 0, kSelectionBlock = 0, kSelectionQueries = 1, kTile = tile, kWindow = window,      \
-                kSinkTokens = sinks, kPageRun = run, kWarps = 1, kProducerWarps = 0, kStepTokens = step,         \
-                kRoundTokens = kWarps * kStepTokens, kContextRanks = ranks, kInterleave = unit, kKvBytes = 2,    \
-                kGatherWarps = 0, kStrideBytes = 2, kPageSize = 0, kHeadDim = 8, kValueDim = 8, kKRowBytes = 32, \
-                kVRowBytes = 32;                                                                                 \
-  constexpr float kSoftCap = 0;                                                                                  \
-  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }                               \
-  inline float score_expression(float, int q_index, int kv_index, int) { return 1000.0f * q_index + kv_index; }
+  constexpr int kContextRanks = ranks, kInterleave = unit, kQLen = q_len, kWindow = window, kSinkTokens = sinks, \
+                kTile = tile, kStepTokens = step, kPageRun = run;                                                \
+  constexpr bool kRaggedQ = ragged;
 
 namespace contiguous {
 PART(3, 0, 1, false, 40, 5, 32, 16, 1)
-#include "templates/line/rows.cuh"
+#include "tests/device/line.cuh"
 
-#include "templates/line/part_of_context.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "templates/kv/page_table.cuh"
 
 #include "templates/attend/score.cuh"
 
@@ -121,20 +63,16 @@ PART(3, 0, 1, false, 40, 5, 32, 16, 1)
 #include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append_to_cache.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace contiguous
 namespace contiguous_rows {
 PART(2, 0, 4, true, 25, 40, 32, 16, 8)
-#include "templates/line/rows.cuh"
+#include "tests/device/line.cuh"
 
-#include "templates/line/part_of_context.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "templates/kv/page_table.cuh"
 
 #include "templates/attend/score.cuh"
 
@@ -143,20 +81,16 @@ PART(2, 0, 4, true, 25, 40, 32, 16, 8)
 #include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append_to_cache.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace contiguous_rows
 namespace single_tokens {
 PART(3, 1, 3, false, 50, 7, 16, 16, 1)
-#include "templates/line/rows.cuh"
+#include "tests/device/line.cuh"
 
-#include "templates/line/part_of_context.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "templates/kv/page_table.cuh"
 
 #include "templates/attend/score.cuh"
 
@@ -165,20 +99,16 @@ PART(3, 1, 3, false, 50, 7, 16, 16, 1)
 #include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append_to_cache.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace single_tokens
 namespace units {
 PART(4, 16, 2, true, 1, 0, 16, 16, 16)
-#include "templates/line/rows.cuh"
+#include "tests/device/line.cuh"
 
-#include "templates/line/part_of_context.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "templates/kv/page_table.cuh"
 
 #include "templates/attend/score.cuh"
 
@@ -187,20 +117,16 @@ PART(4, 16, 2, true, 1, 0, 16, 16, 16)
 #include "templates/kv/append_elements.cuh"
 
 #include "templates/kv/append_to_cache.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/dense.cuh"
 }  // namespace units
 namespace large_units {
 PART(2, 64, 1, false, 100, 70, 48, 16, 16)
-#include "templates/line/rows.cuh"
+#include "tests/device/line.cuh"
 
-#include "templates/line/part_of_context.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "templates/kv/page_table.cuh"
 
 #include "templates/attend/score.cuh"
 
@@ -210,9 +136,15 @@ PART(2, 64, 1, false, 100, 70, 48, 16, 16)
 
 #include "templates/kv/append_to_cache.cuh"
 
+#include "templates/kv/tokens.cuh"
+
 #include "templates/kv/dense.cuh"
 }  // namespace large_units
-#pragma GCC diagnostic pop
+#undef PART
+#undef LEAN_INDEX_OF_PART
+#undef LEAN_WINDOW_OF_PART
+#undef LEAN_POSITIONS
+#include "tests/device/end.cuh"
 
 /// Requests of random lengths, dealt to the ranks of a group, as one of them has them.
 struct Parts {
@@ -349,54 +281,54 @@ TEST(PartOfContext, UnitsInTurnMayLieOutsideAWindowOfOneToken) { EXPECT_READS(un
 TEST(PartOfContext, UnitsThatTheSinksEndInAreReadUpToThere) { EXPECT_READS(large_units); }
 
 /// Of a request's new tokens, a rank writes those whose positions it holds, once, and nothing else.
-#define EXPECT_APPENDS(name)                                                                                           \
-  do {                                                                                                                 \
-    using namespace name;                                                                                              \
-    int own = 0, others = 0;                                                                                           \
-    for (int round = 0; round < 40 * kContextRanks; ++round) {                                                         \
-      std::mt19937 random(100 + round / kContextRanks);                                                                \
-      const Parts parts(random, kContextRanks, kInterleave, round % kContextRanks, kQLen, kRaggedQ, 6);                \
-      for (int request = 0; request < 6; ++request) {                                                                  \
-        const auto at = static_cast<std::size_t>(request);                                                             \
-        SCOPED_TRACE(#name " round " + std::to_string(round) + " request " + std::to_string(request));                 \
-        Segment s{};                                                                                                   \
-        set_request(parts.args, s, request, parts.lengths[at]);                                                        \
-        written.clear();                                                                                               \
-        const unsigned cut = s.tiles / 2;                                                                              \
-        for (int half = cut == 0 ? 1 : 0; half < 2; ++half) {                                                          \
-          s.tile_begin = half == 0 ? 0 : cut, s.tile_end = half == 0 ? cut : s.tiles;                                  \
-          for (int warp = 0; warp < 3; ++warp) {                                                                       \
-            for (const unsigned lane : {0u, 1u}) {                                                                     \
-              threadIdx.x = lane;                                                                                      \
-              append_tokens(parts.args, s, warp, 3);                                                                   \
-            }                                                                                                          \
-          }                                                                                                            \
-        }                                                                                                              \
-        threadIdx.x = 0;                                                                                               \
-        std::size_t expected = 0;                                                                                      \
-        for (int token = 0; token < parts.lengths[at]; ++token) {                                                      \
-          const int position = parts.position_of(request, token),                                                      \
-                    query = position - (parts.full[at] - parts.queries(request));                                      \
-          if (query < 0) continue;                                                                                     \
-          ++own;                                                                                                       \
-          const i64 row = 2 * (kRaggedQ ? (parts.q_offsets[at] + query) * 32 : (request * kQLen + query) * 32),        \
-                    cache = 2 * (request * parts.args.k_stride_batch + token * 16);                                    \
-          for (const bool keys : {true, false}) {                                                                      \
-            const auto* const base = static_cast<const char*>(keys ? parts.args.k : parts.args.v);                     \
-            const auto* const from = static_cast<const char*>(keys ? parts.args.k_new : parts.args.v_new);             \
-            const auto found = std::count_if(written.begin(), written.end(), [&](const Written& w) {                   \
-              return w.to == base + cache && w.chunk.from == from + row && w.chunk.position == (keys ? position : -1); \
-            });                                                                                                        \
-            ASSERT_EQ(found, 1) << "token " << token << " at " << position << (keys ? " of K" : " of V");              \
-            ++expected;                                                                                                \
-          }                                                                                                            \
-        }                                                                                                              \
-        others += parts.queries(request) - static_cast<int>(expected / 2);                                             \
-        ASSERT_EQ(written.size(), expected);                                                                           \
-      }                                                                                                                \
-    }                                                                                                                  \
-    EXPECT_GT(own, 100);                                                                                               \
-    EXPECT_GT(others, 100);                                                                                            \
+#define EXPECT_APPENDS(name)                                                                                    \
+  do {                                                                                                          \
+    using namespace name;                                                                                       \
+    int own = 0, others = 0;                                                                                    \
+    for (int round = 0; round < 40 * kContextRanks; ++round) {                                                  \
+      std::mt19937 random(100 + round / kContextRanks);                                                         \
+      const Parts parts(random, kContextRanks, kInterleave, round % kContextRanks, kQLen, kRaggedQ, 6);         \
+      for (int request = 0; request < 6; ++request) {                                                           \
+        const auto at = static_cast<std::size_t>(request);                                                      \
+        SCOPED_TRACE(#name " round " + std::to_string(round) + " request " + std::to_string(request));          \
+        Segment s{};                                                                                            \
+        set_request(parts.args, s, request, parts.lengths[at]);                                                 \
+        written.clear();                                                                                        \
+        const unsigned cut = s.tiles / 2;                                                                       \
+        for (int half = cut == 0 ? 1 : 0; half < 2; ++half) {                                                   \
+          s.tile_begin = half == 0 ? 0 : cut, s.tile_end = half == 0 ? cut : s.tiles;                           \
+          for (int warp = 0; warp < 3; ++warp) {                                                                \
+            for (const unsigned lane : {0u, 1u}) {                                                              \
+              threadIdx.x = lane;                                                                               \
+              append_tokens(parts.args, s, warp, 3);                                                            \
+            }                                                                                                   \
+          }                                                                                                     \
+        }                                                                                                       \
+        threadIdx.x = 0;                                                                                        \
+        std::size_t expected = 0;                                                                               \
+        for (int token = 0; token < parts.lengths[at]; ++token) {                                               \
+          const int position = parts.position_of(request, token),                                               \
+                    query = position - (parts.full[at] - parts.queries(request));                               \
+          if (query < 0) continue;                                                                              \
+          ++own;                                                                                                \
+          const i64 row = 2 * (kRaggedQ ? (parts.q_offsets[at] + query) * 32 : (request * kQLen + query) * 32), \
+                    cache = 2 * (request * parts.args.k_stride_batch + token * 16);                             \
+          for (const bool keys : {true, false}) {                                                               \
+            const auto* const base = static_cast<const char*>(keys ? parts.args.k : parts.args.v);              \
+            const auto* const from = static_cast<const char*>(keys ? parts.args.k_new : parts.args.v_new);      \
+            const auto found = std::count_if(written.begin(), written.end(), [&](const Written& w) {            \
+              return w.to == base + cache && w.from == from + row && w.position == (keys ? position : -1);      \
+            });                                                                                                 \
+            ASSERT_EQ(found, 1) << "token " << token << " at " << position << (keys ? " of K" : " of V");       \
+            ++expected;                                                                                         \
+          }                                                                                                     \
+        }                                                                                                       \
+        others += parts.queries(request) - static_cast<int>(expected / 2);                                      \
+        ASSERT_EQ(written.size(), expected);                                                                    \
+      }                                                                                                         \
+    }                                                                                                           \
+    EXPECT_GT(own, 100);                                                                                        \
+    EXPECT_GT(others, 100);                                                                                     \
   } while (false)
 
 TEST(PartOfContext, NewTokensAreWrittenByTheRankOfTheirPositionAndByNoOther) {
@@ -408,40 +340,36 @@ TEST(PartOfContext, NewTokensAreWrittenByTheRankOfTheirPositionAndByNoOther) {
 }
 
 /// The walks of all CTAs together take every LeanTile of every output tile once.
-#define EXPECT_WALKS(name, batch)                                                                 \
-  do {                                                                                            \
-    using namespace name;                                                                         \
-    std::mt19937 random(5);                                                                       \
-    const Parts parts(random, kContextRanks, kInterleave, 1, kQLen, kRaggedQ, batch);             \
-    LeanDecodeArgs args = parts.args;                                                             \
-    constexpr unsigned kGrid = 7;                                                                 \
-    args.grid_reciprocal = lean_reciprocal(kGrid);                                                \
-    std::vector<std::vector<int>> taken(static_cast<std::size_t>(batch) * 2);                     \
-    std::array<u32, kParts> part_sums{};                                                          \
-    std::vector<std::thread> lanes;                                                               \
-    for (unsigned lane = 0; lane < kLanes; ++lane) {                                              \
-      lanes.emplace_back([&, lane] {                                                              \
-        threadIdx.x = lane, gridDim.x = kGrid;                                                    \
-        for (unsigned cta = 0; cta < kGrid; ++cta) {                                              \
-          blockIdx.x = cta;                                                                       \
-          Walk walk{};                                                                            \
-          if (!start_walk(args, first_length(args), part_sums.data(), walk)) continue;            \
-          do {                                                                                    \
-            const Segment& s = walk.segment;                                                      \
-            if (lane != 0) continue;                                                              \
-            auto& tiles = taken[static_cast<std::size_t>(s.request * 2 + s.kv_head)];             \
-            tiles.resize(s.tiles, 0);                                                             \
-            for (u32 tile = s.tile_begin; tile < s.tile_end; ++tile) tiles[tile]++;               \
-            EXPECT_EQ(s.tiles, visible_of_part(args, s.request, parts.lengths[s.request]).tiles); \
-          } while (next_segment(args, walk));                                                     \
-        }                                                                                         \
-      });                                                                                         \
-    }                                                                                             \
-    for (std::thread & lane : lanes) lane.join();                                                 \
-    for (std::size_t output = 0; output < taken.size(); ++output) {                               \
-      EXPECT_FALSE(taken[output].empty()) << output;                                              \
-      for (const int times : taken[output]) EXPECT_EQ(times, 1) << output;                        \
-    }                                                                                             \
+#define EXPECT_WALKS(name, batch)                                                               \
+  do {                                                                                          \
+    using namespace name;                                                                       \
+    std::mt19937 random(5);                                                                     \
+    const Parts parts(random, kContextRanks, kInterleave, 1, kQLen, kRaggedQ, batch);           \
+    LeanDecodeArgs args = parts.args;                                                           \
+    constexpr unsigned kGrid = 7;                                                               \
+    args.grid_reciprocal = lean_reciprocal(kGrid);                                              \
+    std::vector<std::vector<int>> taken(static_cast<std::size_t>(batch) * 2);                   \
+    std::array<u32, kParts> part_sums{};                                                        \
+    run_lanes(kLanes, [&](u32 lane) {                                                           \
+      gridDim.x = kGrid;                                                                        \
+      for (unsigned cta = 0; cta < kGrid; ++cta) {                                              \
+        blockIdx.x = cta;                                                                       \
+        Walk walk{};                                                                            \
+        if (!start_walk(args, first_length(args), part_sums.data(), walk)) continue;            \
+        do {                                                                                    \
+          const Segment& s = walk.segment;                                                      \
+          if (lane != 0) continue;                                                              \
+          auto& tiles = taken[static_cast<std::size_t>(s.request * 2 + s.kv_head)];             \
+          tiles.resize(s.tiles, 0);                                                             \
+          for (u32 tile = s.tile_begin; tile < s.tile_end; ++tile) tiles[tile]++;               \
+          EXPECT_EQ(s.tiles, visible_of_part(args, s.request, parts.lengths[s.request]).tiles); \
+        } while (next_segment(args, walk));                                                     \
+      }                                                                                         \
+    });                                                                                         \
+    for (std::size_t output = 0; output < taken.size(); ++output) {                             \
+      EXPECT_FALSE(taken[output].empty()) << output;                                            \
+      for (const int times : taken[output]) EXPECT_EQ(times, 1) << output;                      \
+    }                                                                                           \
   } while (false)
 
 TEST(PartOfContext, TheLineHasTheTilesThatTheWindowShows) {
@@ -452,4 +380,6 @@ TEST(PartOfContext, TheLineHasTheTilesThatTheWindowShows) {
   EXPECT_WALKS(single_tokens, 300);
 }
 
+}  // namespace part_of_context
 }  // namespace
+}  // namespace leanattn::device

@@ -6,184 +6,59 @@
 
 #include <algorithm>
 #include <array>
-#include <barrier>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "generator/row_format.hpp"
-#include "tests/unit/generator/late_copies.hpp"
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
-// Other tests of this folder include the modules too.
 namespace row_panels {
 
-#include "templates/kernel_args.cuh"
+thread_local bool t_waited = false;
+void wait_for_previous_kernel() { t_waited = true; }
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-using namespace leanattn::late_copies;
-using namespace leanattn::warp_lanes;
-using u64 = unsigned long long;
-using std::max;
-using std::min;
-
-float __uint_as_float(u32 bits) { return std::bit_cast<float>(bits); }
-int __popc(u32 bits) { return std::popcount(bits); }
-
-/// The rows that L2 was asked for.
-std::mutex g_prefetched_mutex;
-std::vector<const char*> g_prefetched;
-template <int kBytes>
-void prefetch_row(const char* row, bool exists) {
-  const std::scoped_lock lock(g_prefetched_mutex);
-  if (exists) g_prefetched.push_back(row);
-}
-
-float value_of_e4m3(u32 byte) {
-  const int exponent = static_cast<int>(byte >> 3 & 15), fraction = static_cast<int>(byte & 7);
-  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(fraction), -9)
-                                        : std::ldexp(8.0f + static_cast<float>(fraction), exponent - 10);
-  return (byte & 0x80) != 0 ? -magnitude : magnitude;
-}
-u32 bf16_of(float value) {
-  const u32 bits = std::bit_cast<u32>(value);
-  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-}
-u32 operands_of_two(u32 bytes, float scale) {
-  return bf16_of(value_of_e4m3(bytes & 0xff) * scale) | bf16_of(value_of_e4m3(bytes >> 8 & 0xff) * scale) << 16;
-}
-
-struct LeanTensorMap {};
-struct Segment {
-  int request, kv_head, first, end, selected = 0;  // first, end: read indices
-};
-struct Step {
-  int token, count;
-};
-int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
-int first_read(const Segment& s) { return s.first; }
-int end_read(const Segment& s) { return s.end; }
-struct Walk {
-  Segment segment;
-  const std::vector<Segment>* segments;
-  std::size_t at;
-};
-bool next_segment(const LeanDecodeArgs&, Walk& walk) {
-  if (++walk.at == walk.segments->size()) return false;
-  walk.segment = (*walk.segments)[walk.at];
-  return true;
-}
-
-constexpr int kStages = 2, kStepTokens = 64, kPanelBytes = kStepTokens * 128;
-constexpr bool kLatent = true;
-constexpr bool kAppend = false, kPdl = true;  // pages: with new rows
-bool holds_newest(const Segment&) { return true; }
+#include "tests/device/begin.cuh"
+constexpr bool kLatent = true, kGathers = true, kPdl = true;
+#include "tests/device/given_line.cuh"
 
 /// What the producers have to do before it asks for a row of a segment, of which it tells the warp.
 std::function<void(const Segment&, int)> g_append;
 int g_append_warps = 4;
-thread_local bool t_waited = false;
-void wait_for_previous_kernel() { t_waited = true; }
 void append_tokens(const LeanDecodeArgs&, const Segment& s, int warp, int warps) {
   EXPECT_EQ(warps, g_append_warps);
-  EXPECT_TRUE(std::exchange(t_waited, false)) << "the previous kernel may write the new rows";
+  EXPECT_TRUE(t_waited) << "the previous kernel may write the new rows";
   if (threadIdx.x % 32 == 0) g_append(s, warp);
   __syncwarp();
 }
-Step step_at(const Segment& s, int read) { return {read, min(kStepTokens, s.end - read)}; }
 
-struct KvRing {
-  u32 stages, full, empty;
-};
-struct RingPosition {
-  u32 stage = 0, parity = 0;
-  void next() {
-    if (++stage == kStages) stage = 0, parity ^= 1;
-  }
-};
-struct SelectedHoles {
-  std::array<u64, kStages> of_stage;
-};
-using Holes = u64;
-void wait_for_tokens(const Segment&, int) {}
-SelectedHoles& selected_holes() {
-  static std::array<SelectedHoles, 2> holes;
-  return holes[t_cta];
-}
-void publish_rows() { __syncwarp(); }
-
-#define LEAN_DEVICE inline
 // Where there are no roles, eight warps copy rows.
-#define ROWS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles) \
-  ROWS_OF_CTAS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles, 1)
-#define ROWS_OF_CTAS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles,    \
-                     ctas)                                                                                           \
-  constexpr bool kHasRoles = roles;                                                                                  \
-  constexpr int kConvertingCtas = ctas;                                                                              \
+#define ROWS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles)            \
   constexpr int kRowByteColumns = byte_columns, kRowGroup = group, kRowFirstByte = bytes_at, kRowScales = scales_at, \
-                kScaleColumns = group > 0 ? group : 1, kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2,   \
-                kValueDim = values, kVPanels = values / 64, kKPanels = (byte_columns + rope_columns) / 64,           \
-                kStageParts = parts, kStageBytes = kKPanels * kPanelBytes, kPageSize = page,                         \
-                kGatherWarps = roles ? 4 : 8;                                                                        \
-  struct RowBuffers {                                                                                                \
-    float scales[kStages][kStepTokens][group > 0 ? kRowByteColumns / kScaleColumns : 1];                             \
-    u64 arrived[kGatherWarps][kStages];                                                                              \
-  };                                                                                                                 \
-  inline RowBuffers& row_buffers() {                                                                                 \
-    return *reinterpret_cast<RowBuffers*>(g_shared.data() + (200 << 10) + t_cta * kToOtherCta);                      \
-  }                                                                                                                  \
-  inline u32 arrived_barrier(u32 stage) {                                                                            \
-    return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][stage]);                           \
-  }                                                                                                                  \
-  inline u32 row_barrier() { return shared_address(&row_buffers().arrived[threadIdx.x / 32 % kGatherWarps][0]); }    \
-  inline void init_row_barrier() { init_barrier(row_barrier(), 1); }                                                 \
-  inline void copy_row(u32 to, const char* row, u32 barrier) { copy_bulk(to, row, kRowBytes, barrier); }             \
-  inline u32 full_barriers(const KvRing& ring, const RingPosition& at) {                                             \
-    return ring.full + at.stage * (kStageParts * 8);                                                                 \
-  }                                                                                                                  \
-  inline u32 empty_barriers(const KvRing& ring, const RingPosition& at) {                                            \
-    return ring.empty + at.stage * (kStageParts * 8);                                                                \
-  }                                                                                                                  \
-  constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }       \
-  inline void arrive_for_warp(u32 barriers) {                                                                        \
-    for (int part = 0; part < kStageParts && threadIdx.x % 32 == 0; part++)                                          \
-      arrive(barriers + static_cast<u32>(part * 8), 33);                                                             \
-  }                                                                                                                  \
-  struct RingWriter {                                                                                                \
-    RingPosition at;                                                                                                 \
-    u32 filled = 0;                                                                                                  \
-    u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }                             \
-  };                                                                                                                 \
-  inline void claim_all(const LeanDecodeArgs&, const KvRing& ring, RingWriter& writer) {                             \
-    for (int part = 0; part < kStageParts && writer.filled == kStages; part++)                                       \
-      wait_for(empty_barriers(ring, writer.at) + static_cast<u32>(part * 8), writer.at.parity ^ 1);                  \
-    if (writer.filled < kStages) writer.filled++;                                                                    \
-  }
+                kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2, kHeadDim = byte_columns + rope_columns,  \
+                kValueDim = values, kStageParts = parts, kPageSize = page, kGatherWarps = roles ? 4 : 8;             \
+  constexpr bool kHasRoles = roles;
 
 namespace dense {
 ROWS(512, 512, 64, 128, 0, 512, 528, 2, 0, true)
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -194,9 +69,15 @@ constexpr bool kAppend = true;
 ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -204,13 +85,19 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, true)
 }  // namespace pages
 namespace selected {
 ROWS(512, 512, 64, 128, 0, 512, 528, 2, 16, true)
-constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
+constexpr int kSelectionBlock = 1;
+constexpr bool kSelectionInPool = true, kSecondCache = false;
 #include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/selected_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -218,25 +105,40 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 }  // namespace selected
 /// Two CTAs that convert half of the rows each.
 namespace shared {
-ROWS_OF_CTAS(512, 512, 64, 128, 0, 512, 528, 2, 0, true, 2)
-inline bool is_hole(int, int) { return false; }
+ROWS(512, 512, 64, 128, 0, 512, 528, 2, 0, true)
+constexpr int kConvertingCtas = 2;
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
 #include "templates/kv/produce_rows.cuh"
 }  // namespace shared
 namespace shared_selected {
-ROWS_OF_CTAS(512, 512, 64, 128, 0, 512, 528, 2, 16, true, 2)
-constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = false;
+ROWS(512, 512, 64, 128, 0, 512, 528, 2, 16, true)
+constexpr int kConvertingCtas = 2;
+constexpr int kSelectionBlock = 1;
+constexpr bool kSelectionInPool = true, kSecondCache = false;
 #include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/selected_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -244,13 +146,19 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 }  // namespace shared_selected
 namespace two_caches {
 ROWS(512, 512, 64, 128, 0, 512, 528, 2, 16, true)
-constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
+constexpr int kSelectionBlock = 1;
+constexpr bool kSelectionInPool = true, kSecondCache = true;
 #include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/selected_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -258,10 +166,17 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 }  // namespace two_caches
 namespace buffered {
 ROWS(512, 512, 64, 128, 0, 512, 528, 1, 0, false)
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -272,9 +187,15 @@ constexpr bool kAppend = true;
 ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, false)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -282,13 +203,19 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, false)
 }  // namespace buffered_pages
 namespace buffered_caches {
 ROWS(512, 512, 64, 128, 0, 512, 528, 1, 16, false)
-constexpr int kSelectionBlock = 1, kSelectionQueries = 1, kPageRun = 1;
-constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = true;
+constexpr int kSelectionBlock = 1;
+constexpr bool kSelectionInPool = true, kSecondCache = true;
 #include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
 
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/selected_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -297,10 +224,17 @@ constexpr bool kSelectionInPool = true, kSelectionCausal = true, kSecondCache = 
 /// Rows of one-byte elements: with an odd number of panels, and with an even one.
 namespace bytes {
 ROWS(512, 576, 0, 0, 0, 0, 576, 2, 0, true)
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -308,10 +242,17 @@ inline bool is_hole(int, int) { return false; }
 }  // namespace bytes
 namespace even_bytes {
 ROWS(256, 384, 0, 0, 0, 0, 384, 2, 0, true)
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -319,10 +260,17 @@ inline bool is_hole(int, int) { return false; }
 }  // namespace even_bytes
 namespace buffered_bytes {
 ROWS(512, 576, 0, 0, 0, 0, 576, 1, 0, false)
-inline bool is_hole(int, int) { return false; }
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -333,9 +281,15 @@ namespace other {
 ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, true)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -345,15 +299,42 @@ namespace other_buffered {
 ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, false)
 #include "templates/kv/row_pages.cuh"
 
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
 #include "templates/kv/row_lanes.cuh"
 
 #include "templates/kv/row_places.cuh"
+
+#include "tests/device/row_copies.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
 #include "templates/kv/produce_buffered_rows.cuh"
 }  // namespace other_buffered
-#pragma GCC diagnostic pop
+#undef ROWS
+#include "tests/device/end.cuh"
+
+/// A kernel's producer on a ring at these addresses of shared memory, and which tokens of a stage it says are holes.
+struct Producer {
+  void (*produce)(const LeanDecodeArgs& args, u32 stages, u32 full, u32 empty, Walk& walk);
+  u64 (*holes)(u32 stage);
+};
+#define PRODUCER(name)                                                            \
+  Producer {                                                                      \
+    [](const LeanDecodeArgs& args, u32 stages, u32 full, u32 empty, Walk& walk) { \
+      name::produce(args, {}, {}, {stages, full, empty}, walk);                   \
+    },                                                                            \
+        [](u32 stage) { return name::selected_holes().of_stage[stage].tokens; }   \
+  }
+constexpr int kPanelBytes = kStepTokens * 128;
+
+Segment segment(int request, int first, int end, int selected = 0) {
+  Segment s = segment_of(request, 0, end, first, end);
+  s.selected = selected;
+  return s;
+}
 
 /// Where the parts of a row lie, and how stages are divided.
 struct Layout {
@@ -385,13 +366,14 @@ struct Rows {
   int stride() const { return layout.bytes + kTokenBytes; }
   const char* at(int row) const { return memory.data() + row * stride(); }
 
-  /// The bits of a column of a row, as it was drawn, as bf16.
+  /// The bits of a column of a row, as it was drawn, as an operand.
   u32 column(int row, int column) const {
     const char* const from = drawn.data() + row * stride();
     if (column < layout.byte_columns) {
       float scale = 1;
       if (layout.group > 0) std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
-      return bf16_of(value_of_e4m3(static_cast<unsigned char>(from[layout.first_byte + column])) * scale);
+      const u32 byte = static_cast<unsigned char>(from[layout.first_byte + column]);
+      return layout.group > 0 ? Bf16::of(value_of_e4m3(byte) * scale) : fp16_of_e4m3(byte);
     }
     std::uint16_t bits = 0;
     std::memcpy(&bits, from + layout.rope + 2 * (column - layout.byte_columns), 2);
@@ -402,13 +384,15 @@ struct Rows {
 /// Runs a producer of `warps` warps over the segments, in one CTA or in the two of a cluster, and reads every step as
 /// its parts become full. As the readers of two parts do, it frees the first one only once the next step is there.
 /// Readers of a cluster free the stages of both CTAs. Producers of four warps ask L2 for each row once.
-void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes,
-                   const std::function<void(const KvRing&, Walk&)>& produce,
+void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool has_holes, const Producer& producer,
                    const std::function<int(const Segment&, int)>& place, unsigned warps = 4, unsigned ctas = 1) {
-  constexpr KvRing kRing{0, 210 << 10, 220 << 10};
+  struct Ring {
+    u32 stages, full, empty;
+  };
+  constexpr Ring kRing{0, 210 << 10, 220 << 10};
   const auto ring_of = [&](unsigned cta) {
     const u32 to = cta * kToOtherCta;
-    return KvRing{kRing.stages + to, kRing.full + to, kRing.empty + to};
+    return Ring{kRing.stages + to, kRing.full + to, kRing.empty + to};
   };
   const Layout& layout = rows.layout;
   const int panels = (layout.byte_columns + layout.rope_columns) / 64;
@@ -427,26 +411,24 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   const auto release = [&](u32 empty) {  // by one reader, as each of a cluster does
     for (unsigned cta = 0; cta < ctas; ++cta) arrive(empty + cta * kToOtherCta, 1);
   };
-  std::vector<std::jthread> lanes;
-  for (unsigned lane = 0; lane < 32 * warps * ctas; ++lane) {
-    lanes.emplace_back([&, lane] {
-      threadIdx.x = lane, t_cta = lane / (32 * warps);
-      Walk walk{segments.front(), &segments, 0};
-      produce(ring_of(t_cta), walk);
-    });
-  }
-  RingPosition at;
+  std::vector<std::jthread> lanes = start_lanes(32 * warps * ctas, [&](u32 lane) {
+    t_cta = lane / (32 * warps);
+    const Ring ring = ring_of(t_cta);
+    Walk walk = walk_along(segments);
+    producer.produce(rows.args, ring.stages, ring.full, ring.empty, walk);
+  });
+  dense::RingPosition at;
   int steps = 0, hidden = 0, wrong = 0;
   std::optional<u32> kept;  // the barrier of the first part of the step before
   for (const Segment& s : segments) {
-    for (int read = s.first; read < s.end; read += kStepTokens, at.next(), ++steps) {
+    for (int read = first_read(s); read < end_read(s); read += kStepTokens, at.next(), ++steps) {
       for (int of_both = 0; of_both < layout.parts * static_cast<int>(ctas); ++of_both) {
         const int part = of_both % layout.parts;
         t_cta = static_cast<u32>(of_both / layout.parts);
-        const KvRing ring = ring_of(t_cta);
+        const Ring ring = ring_of(t_cta);
         wait_for(ring.full + at.stage * static_cast<u32>(layout.parts * 8) + static_cast<u32>(part * 8), at.parity);
         for (int token = 0; token < kStepTokens; ++token) {
-          const int row = read + token < s.end ? place(s, read + token) : -1;
+          const int row = read + token < end_read(s) ? place(s, read + token) : -1;
           hidden += row < 0 && part == 0;
           if (row >= 0 && part == 0) existing.push_back(rows.at(row));
           for (int column = first_column(part); column < first_column(part + 1); ++column) {
@@ -460,8 +442,8 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
             if (found != value && wrong++ < 5)
               ADD_FAILURE() << "read " << read + token << ", column " << column << ": " << found << ", not " << value;
           }
-          if (has_holes && part == 0 && read + token < s.end) {
-            EXPECT_EQ(selected_holes().of_stage[at.stage] >> token & 1, row < 0 ? 1u : 0u) << read + token;
+          if (has_holes && part == 0 && read + token < end_read(s)) {
+            EXPECT_EQ(producer.holes(at.stage) >> token & 1, row < 0 ? 1u : 0u) << read + token;
           }
         }
       }
@@ -490,7 +472,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
 constexpr Layout kDsMla{512, 512, 64, 128, 0, 512, 528, 656, 2}, kInOnePart{512, 512, 64, 128, 0, 512, 528, 656, 1};
 
 TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
-  const leanattn::RowFormat* const row = leanattn::row_format(leanattn::KvFormat::fp8_ds_mla);
+  const RowFormat* const row = row_format(KvFormat::fp8_ds_mla);
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->latent_columns, kDsMla.byte_columns);
   EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
@@ -502,46 +484,27 @@ TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
 }
 
 /// A dense cache. The second segment has no tokens, and others end inside a step.
-void expect_panels_of_dense_rows(const Layout& layout, unsigned warps,
-                                 const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce,
-                                 unsigned ctas = 1) {
+void expect_panels_of_dense_rows(const Layout& layout, unsigned warps, const Producer& producer, unsigned ctas = 1) {
   Rows rows(layout);
   rows.args.k_stride_batch = 300 * rows.stride();
-  const std::vector<Segment> segments{{0, 0, 0, 290}, {1, 0, 0, 0}, {2, 0, 64, 130}, {1, 0, 0, 1}, {0, 0, 128, 192}};
+  const std::vector<Segment> segments{segment(0, 0, 290), segment(1, 0, 0), segment(2, 64, 130), segment(1, 0, 1),
+                                      segment(0, 128, 192)};
   expect_panels(
-      rows, segments, false, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
-      [](const Segment& s, int read) { return s.request * 300 + read; }, warps, ctas);
+      rows, segments, false, producer, [](const Segment& s, int read) { return s.request * 300 + read; }, warps, ctas);
 }
 
-TEST(RowPanels, RowsOfADenseCacheBecomePanels) {
-  expect_panels_of_dense_rows(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    dense::produce(args, {}, {}, ring, walk);
-  });
-}
+TEST(RowPanels, RowsOfADenseCacheBecomePanels) { expect_panels_of_dense_rows(kDsMla, 4, PRODUCER(dense)); }
 
-TEST(RowPanels, RowsThatWaitInABufferBecomePanels) {
-  expect_panels_of_dense_rows(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    buffered::produce(args, {}, {}, ring, walk);
-  });
-}
+TEST(RowPanels, RowsThatWaitInABufferBecomePanels) { expect_panels_of_dense_rows(kInOnePart, 8, PRODUCER(buffered)); }
 
 TEST(RowPanels, RowsOfElementsOfOneByteBecomePanels) {
-  expect_panels_of_dense_rows(
-      {512, 576, 0, 0, 0, 0, 0, 576, 2}, 4,
-      [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) { bytes::produce(args, {}, {}, ring, walk); });
-  expect_panels_of_dense_rows({256, 384, 0, 0, 0, 0, 0, 384, 2}, 4,
-                              [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-                                even_bytes::produce(args, {}, {}, ring, walk);
-                              });
-  expect_panels_of_dense_rows({512, 576, 0, 0, 0, 0, 0, 576, 1}, 8,
-                              [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-                                buffered_bytes::produce(args, {}, {}, ring, walk);
-                              });
+  expect_panels_of_dense_rows({512, 576, 0, 0, 0, 0, 0, 576, 2}, 4, PRODUCER(bytes));
+  expect_panels_of_dense_rows({256, 384, 0, 0, 0, 0, 0, 384, 2}, 4, PRODUCER(even_bytes));
+  expect_panels_of_dense_rows({512, 576, 0, 0, 0, 0, 0, 576, 1}, 8, PRODUCER(buffered_bytes));
 }
 
 /// A paged cache with holes. No row is there before the warp that reads it has appended it.
-void expect_panels_of_appended_rows(int warps,
-                                    const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+void expect_panels_of_appended_rows(int warps, const Producer& producer) {
   Rows rows(kInOnePart);
   std::mt19937 random(5);
   for (int i = 0; i < 2 * 20; ++i)
@@ -549,7 +512,7 @@ void expect_panels_of_appended_rows(int warps,
   rows.table[3] = -1;
   rows.args.k_stride_batch = 24 * rows.stride();
   rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 20, rows.args.pool_pages = 36;
-  const std::vector<Segment> segments{{0, 0, 0, 333}, {1, 0, 128, 450}};
+  const std::vector<Segment> segments{segment(0, 0, 333), segment(1, 128, 450)};
   const auto place = [&](const Segment& s, int read) {
     const int page = rows.table[static_cast<std::size_t>(s.request * 20 + read / 24)];
     return page < 0 || page >= 36 ? -1 : page * 24 + read % 24;
@@ -557,29 +520,22 @@ void expect_panels_of_appended_rows(int warps,
   std::fill(rows.memory.begin(), rows.memory.end(), '\x7f');
   g_append_warps = warps;
   g_append = [&](const Segment& s, int warp) {
-    for (int read = s.first; read < s.end; ++read) {
+    for (int read = first_read(s); read < end_read(s); ++read) {
       const std::ptrdiff_t row = place(s, read), bytes = rows.stride();
-      if ((read - s.first) % 64 / (64 / warps) == warp && row >= 0)
+      if ((read - first_read(s)) % 64 / (64 / warps) == warp && row >= 0)
         std::copy_n(rows.drawn.begin() + row * bytes, bytes, rows.memory.begin() + row * bytes);
     }
   };
-  expect_panels(
-      rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); }, place,
-      static_cast<unsigned>(warps));
+  expect_panels(rows, segments, true, producer, place, static_cast<unsigned>(warps));
 }
 
 TEST(RowPanels, RowsOfPagesBecomePanelsOnceTheyAreAppendedAndHolesZeros) {
-  expect_panels_of_appended_rows(
-      4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) { pages::produce(args, {}, {}, ring, walk); });
-  expect_panels_of_appended_rows(8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    buffered_pages::produce(args, {}, {}, ring, walk);
-  });
+  expect_panels_of_appended_rows(4, PRODUCER(pages));
+  expect_panels_of_appended_rows(8, PRODUCER(buffered_pages));
 }
 
 /// A cache of which random tokens are selected, with holes and tokens that the pool does not have.
-void expect_panels_of_selected_rows(const Layout& layout, unsigned warps,
-                                    const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce,
-                                    unsigned ctas = 1) {
+void expect_panels_of_selected_rows(const Layout& layout, unsigned warps, const Producer& producer, unsigned ctas = 1) {
   Rows rows(layout);
   std::mt19937 random(6);
   for (int i = 0; i < 2 * 400; ++i)
@@ -590,9 +546,9 @@ void expect_panels_of_selected_rows(const Layout& layout, unsigned warps,
   rows.args.pool_pages = 50;
   rows.args.selection = rows.selection.data(), rows.args.selection_capacity = 400;
   rows.args.selection_stride_batch = 400;
-  const std::vector<Segment> segments{{0, 0, 0, 400}, {1, 0, 192, 350}, {1, 0, 0, 5}};
+  const std::vector<Segment> segments{segment(0, 0, 400), segment(1, 192, 350), segment(1, 0, 5)};
   expect_panels(
-      rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
+      rows, segments, true, producer,
       [&](const Segment& s, int read) {
         const int token = rows.selection[static_cast<std::size_t>(s.request * 400 + read)];
         return token < 0 || token >= 800 ? -1 : token;
@@ -600,26 +556,17 @@ void expect_panels_of_selected_rows(const Layout& layout, unsigned warps,
       warps, ctas);
 }
 
-TEST(RowPanels, SelectedRowsBecomePanels) {
-  expect_panels_of_selected_rows(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    selected::produce(args, {}, {}, ring, walk);
-  });
-}
+TEST(RowPanels, SelectedRowsBecomePanels) { expect_panels_of_selected_rows(kDsMla, 4, PRODUCER(selected)); }
 
 TEST(RowPanels, TwoCtasConvertHalfOfTheRowsEachForBoth) {
-  const auto dense = [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    shared::produce(args, {}, {}, ring, walk);
-  };
+  const auto dense = PRODUCER(shared);
   expect_panels_of_dense_rows(kDsMla, 4, dense, 2);
-  const auto selected = [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    shared_selected::produce(args, {}, {}, ring, walk);
-  };
+  const auto selected = PRODUCER(shared_selected);
   expect_panels_of_selected_rows(kDsMla, 4, selected, 2);
 }
 
 /// Selected rows and those of a second cache, which lies before or behind the first one.
-void expect_panels_of_two_caches(const Layout& layout, unsigned warps,
-                                 const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+void expect_panels_of_two_caches(const Layout& layout, unsigned warps, const Producer& producer) {
   for (const bool before : {true, false}) {
     Rows rows(layout);
     std::mt19937 random(9);
@@ -635,9 +582,9 @@ void expect_panels_of_two_caches(const Layout& layout, unsigned warps,
     rows.args.selection_stride_batch = 400;
     rows.args.second_page_table = rows.table.data(), rows.args.second_page_table_stride = 10;
     rows.args.second_lengths = lengths.data(), rows.args.second_capacity = 160;
-    const std::vector<Segment> segments{{0, 0, 0, 350, 200}, {1, 0, 192, 337, 300}, {1, 0, 0, 37, 0}};
+    const std::vector<Segment> segments{segment(0, 0, 350, 200), segment(1, 192, 337, 300), segment(1, 0, 37, 0)};
     expect_panels(
-        rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
+        rows, segments, true, producer,
         [&](const Segment& s, int read) {
           if (read >= s.selected) {
             const int token = read - s.selected,
@@ -652,25 +599,20 @@ void expect_panels_of_two_caches(const Layout& layout, unsigned warps,
 }
 
 TEST(RowPanels, SelectedRowsAndThoseOfASecondCacheBecomePanels) {
-  expect_panels_of_two_caches(kDsMla, 4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    two_caches::produce(args, {}, {}, ring, walk);
-  });
-  expect_panels_of_two_caches(kInOnePart, 8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    buffered_caches::produce(args, {}, {}, ring, walk);
-  });
+  expect_panels_of_two_caches(kDsMla, 4, PRODUCER(two_caches));
+  expect_panels_of_two_caches(kInOnePart, 8, PRODUCER(buffered_caches));
 }
 
 /// A format that no engine has, in pages of one token, of which some are holes.
-void expect_panels_of_another_format(unsigned warps,
-                                     const std::function<void(const LeanDecodeArgs&, const KvRing&, Walk&)>& produce) {
+void expect_panels_of_another_format(unsigned warps, const Producer& producer) {
   Rows rows({256, 256, 128, 64, 32, 16, 288, 544, 1});
   std::mt19937 random(8);
   for (int i = 0; i < 300; ++i) rows.table.push_back(static_cast<int>(random() % 900) - 5);
   rows.args.k_stride_batch = rows.stride();
   rows.args.page_table = rows.table.data(), rows.args.pool_pages = 890;
-  const std::vector<Segment> segments{{0, 0, 0, 300}};
+  const std::vector<Segment> segments{segment(0, 0, 300)};
   expect_panels(
-      rows, segments, true, [&](const KvRing& ring, Walk& walk) { produce(rows.args, ring, walk); },
+      rows, segments, true, producer,
       [&](const Segment&, int read) {
         const int row = rows.table[static_cast<std::size_t>(read)];
         return row < 0 || row >= 890 ? -1 : row;
@@ -679,12 +621,11 @@ void expect_panels_of_another_format(unsigned warps,
 }
 
 TEST(RowPanels, AnotherFormatIsOnlyOtherNumbers) {
-  expect_panels_of_another_format(
-      4, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) { other::produce(args, {}, {}, ring, walk); });
-  expect_panels_of_another_format(8, [](const LeanDecodeArgs& args, const KvRing& ring, Walk& walk) {
-    other_buffered::produce(args, {}, {}, ring, walk);
-  });
+  expect_panels_of_another_format(4, PRODUCER(other));
+  expect_panels_of_another_format(8, PRODUCER(other_buffered));
 }
 
+#undef PRODUCER
 }  // namespace row_panels
 }  // namespace
+}  // namespace leanattn::device

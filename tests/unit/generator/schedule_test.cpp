@@ -1,5 +1,3 @@
-#include "templates/line/schedule.cuh"
-
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -8,6 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/device/instructions.hpp"
+
+namespace leanattn::device {
 namespace {
 
 // Any line an H200 or its grandchildren could see, with the corners over-represented.
@@ -194,3 +195,4 @@ RC_GTEST_PROP(Schedule, TheReciprocalSplitsAsADivisionDoes, ()) {
 }
 
 }  // namespace
+}  // namespace leanattn::device

@@ -5,109 +5,109 @@
 
 #include <algorithm>
 #include <array>
-#include <barrier>
 #include <cstdint>
 #include <random>
-#include <thread>
 #include <vector>
 
-#include "templates/kernel_args.cuh"
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
+namespace selection {
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-using namespace leanattn::warp_lanes;
-using std::max;
-using std::min;
-
-struct Segment {
-  int request, kv_head, first, end, selected;  // first, end: read indices
-};
-struct Step {
-  int token, count;
-};
-int first_read(const Segment& s) { return s.first; }
-int end_read(const Segment& s) { return s.end; }
-
-int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }
-
-#define LEAN_DEVICE inline
-#define LEAN_SECOND_CACHE
+#include "tests/device/begin.cuh"
+constexpr int kTile = 16, kValueDim = 64;
 #define CURSOR(second, block, in_pool, queries, causal, page, run, step, warps)                         \
   constexpr int kSelectionBlock = block, kSelectionQueries = queries, kPageSize = page, kPageRun = run, \
-                kStepTokens = step, kWarps = warps, kRoundTokens = kWarps * kStepTokens;                \
-  constexpr bool kSelectionInPool = in_pool, kSelectionCausal = causal, kSecondCache = second;          \
-  constexpr int kKvBytes = 2, kKRowBytes = 256, kVRowBytes = 128;                                       \
-  inline i64 row_stride(int, i64 token_stride) { return token_stride * kKvBytes; }
+                kStepTokens = step, kWarps = warps;                                                     \
+  constexpr bool kSelectionInPool = in_pool, kSelectionCausal = causal, kSecondCache = second;
 
 namespace runs_of_a_step {
 CURSOR(false, 64, false, 3, true, 16, 16, 16, 2)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace runs_of_a_step
 namespace blocks_of_the_pool {
 CURSOR(false, 16, true, 2, true, 64, 16, 64, 1)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace blocks_of_the_pool
 namespace single_tokens {
 CURSOR(false, 1, false, 1, true, 24, 1, 16, 3)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace single_tokens
 namespace small_pages {
 CURSOR(false, 32, false, 2, false, 8, 8, 32, 2)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace small_pages
 namespace two_caches_of_runs {
 CURSOR(true, 64, false, 3, true, 16, 16, 16, 2)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace two_caches_of_runs
 namespace two_caches_of_pools {
 CURSOR(true, 16, true, 2, true, 64, 16, 64, 1)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
+
+#include "templates/kv/tokens.cuh"
 
 #include "templates/kv/selected.cuh"
 }  // namespace two_caches_of_pools
 namespace two_caches_of_tokens {
 CURSOR(true, 1, false, 1, true, 24, 1, 16, 3)
+#include "tests/device/given_line.cuh"
+
 #include "templates/kv/selection.cuh"
 
 #include "templates/kv/run_holes.cuh"
 
+#include "templates/kv/tokens.cuh"
+
 #include "templates/kv/selected.cuh"
 }  // namespace two_caches_of_tokens
-#undef LEAN_SECOND_CACHE
-#pragma GCC diagnostic pop
+#undef CURSOR
+#include "tests/device/end.cuh"
 
 /// Two requests with random lists, in which a part of the entries and pages are holes of every kind.
 struct Lists {
@@ -188,9 +188,10 @@ struct Lists {
 };
 
 /// Walks the segments of some lists with the cursor, as every warp does.
-template <class Cursor, class HolesOf, class InHole>
+template <class Cursor, class Segment, class Step, class HolesOf, class InHole>
 void expect_every_row(bool two_caches, int block, bool in_pool, int queries, bool causal, int page, int step_tokens,
-                      int warps, HolesOf holes_of, InHole in_hole) {
+                      int warps, Segment (*segment_of)(int, int, int, int, int, int),
+                      Step (*step_at)(const Segment&, int), HolesOf holes_of, InHole in_hole) {
   const int sampled = step_tokens > 32 ? 29 : 7;  // every so many tokens, because a shuffle of threads takes long
   int seen = 0, hidden = 0, of_second = 0;
   const Lists lists(7, block, in_pool, queries, page);
@@ -201,62 +202,60 @@ void expect_every_row(bool two_caches, int block, bool in_pool, int queries, boo
     // With a second cache, lists of some entries, or of none, have its blocks behind them.
     const int selected = two_caches ? (request % 3 == 1 ? 0 : end / block / 2 - request) : end / block,
               all = (selected + (lists.second(request) + block - 1) / block) * block;
-    segments.push_back({request, request % 2, request % 2 == 0 ? 0 : step_tokens * warps,
-                        two_caches ? std::min(all, end + 200) : end, selected});
+    segments.push_back(segment_of(request, request % 2, two_caches ? all / block : Lists::kCapacity,
+                                  request % 2 == 0 ? 0 : step_tokens * warps,
+                                  two_caches ? std::min(all, end + 208) : end, 0));
+    segments.back().selected = selected;
   }
-  std::vector<std::thread> lanes;
-  for (unsigned lane = 0; lane < kLanes; ++lane) {
-    lanes.emplace_back([&, lane] {
-      threadIdx.x = lane;
-      for (int warp = 0; warp < warps; ++warp) {
-        Cursor at;
-        at.init(lists.args, static_cast<int>(lane));
-        for (const Segment& s : segments) {
-          at.start(lists.args, s, warp);
-          for (; !at.done(); at.next()) {
-            const Step step{at.read, std::min(step_tokens, s.end - at.read)};
-            EXPECT_GE(at.tokens(), step.count);
-            const auto holes = holes_of(lists.args, s, step);
-            bool any = false;
-            for (int offset = at.read / step_tokens % 11; offset < step.count; offset += sampled) {
-              const int behind = at.read + offset - s.selected * block;
-              const bool second = two_caches && behind >= 0;
-              const std::pair<int, int> place =
-                  second ? lists.second_place(s.request, behind, queries, page)
-                         : lists.place(s.request, s.kv_head, at.read + offset, block, in_pool, queries, causal, page);
-              const int at_page = place.first, inner = place.second;
-              if (lane == 0 && second && at_page >= 0) ++of_second;
-              const char *k = at.k_row(offset), *v = at.v_row(offset);
-              any |= at_page < 0;
-              EXPECT_EQ(in_hole(holes, offset), at_page < 0) << "request " << s.request << " read " << at.read + offset;
-              if (lane == 0) ++(at_page < 0 ? hidden : seen);
-              if (at_page < 0) continue;
-              const auto expected = [&](const void* base, i64 of_page, i64 of_head, i64 of_token) {
-                return static_cast<const char*>(base) +
-                       2 * (at_page * of_page + s.kv_head * of_head + inner * of_token);
-              };
-              const LeanDecodeArgs& a = lists.args;
-              const void *const k_base = second ? a.second_k : a.k, *const v_base = second ? a.second_v : a.v;
-              EXPECT_EQ(k, expected(k_base, a.k_stride_batch, a.k_stride_head, a.k_stride_token)) << at.read + offset;
-              EXPECT_EQ(v, expected(v_base, a.v_stride_batch, a.v_stride_head, a.v_stride_token)) << at.read + offset;
-            }
-            EXPECT_TRUE(!any || at.holes) << "a step with a hole is looked at";
+  run_lanes(kLanes, [&](u32 lane) {
+    for (int warp = 0; warp < warps; ++warp) {
+      Cursor at;
+      at.init(lists.args, static_cast<int>(lane));
+      for (const Segment& s : segments) {
+        at.start(lists.args, s, warp);
+        for (; !at.done(); at.next()) {
+          const Step step = step_at(s, at.read);
+          EXPECT_GE(at.tokens(), step.count);
+          const auto holes = holes_of(lists.args, s, step);
+          bool any = false;
+          for (int offset = at.read / step_tokens % 11; offset < step.count; offset += sampled) {
+            const int behind = at.read + offset - s.selected * block;
+            const bool second = two_caches && behind >= 0;
+            const std::pair<int, int> place =
+                second ? lists.second_place(s.request, behind, queries, page)
+                       : lists.place(s.request, s.kv_head, at.read + offset, block, in_pool, queries, causal, page);
+            const int at_page = place.first, inner = place.second;
+            if (lane == 0 && second && at_page >= 0) ++of_second;
+            const char *k = at.k_row(offset), *v = at.v_row(offset);
+            any |= at_page < 0;
+            EXPECT_EQ(in_hole(holes, offset), at_page < 0) << "request " << s.request << " read " << at.read + offset;
+            if (lane == 0) ++(at_page < 0 ? hidden : seen);
+            if (at_page < 0) continue;
+            const auto expected = [&](const void* base, i64 of_page, i64 of_head, i64 of_token) {
+              return static_cast<const char*>(base) + 2 * (at_page * of_page + s.kv_head * of_head + inner * of_token);
+            };
+            const LeanDecodeArgs& a = lists.args;
+            const void *const k_base = second ? a.second_k : a.k, *const v_base = second ? a.second_v : a.v;
+            EXPECT_EQ(k, expected(k_base, a.k_stride_batch, a.k_stride_head, a.k_stride_token)) << at.read + offset;
+            EXPECT_EQ(v, expected(v_base, a.v_stride_batch, a.v_stride_head, a.v_stride_token)) << at.read + offset;
           }
+          EXPECT_TRUE(!any || at.holes) << "a step with a hole is looked at";
         }
       }
-    });
-  }
-  for (std::thread& lane : lanes) lane.join();
+    }
+  });
   EXPECT_GT(seen, 15);
   EXPECT_GT(hidden, 5);
   EXPECT_EQ(of_second > 15, two_caches);
 }
 
-#define EXPECT_EVERY_ROW(name)                                                                                      \
-  expect_every_row<name::KvCursor>(                                                                                 \
-      name::kSecondCache, name::kSelectionBlock, name::kSelectionInPool, name::kSelectionQueries,                   \
-      name::kSelectionCausal, name::kPageSize, name::kStepTokens, name::kWarps,                                     \
-      [](const LeanDecodeArgs& args, const Segment& s, const Step& step) { return name::holes_of(args, s, step); }, \
+#define EXPECT_EVERY_ROW(name)                                                                                   \
+  expect_every_row<name::KvCursor, name::Segment, name::Step>(                                                   \
+      name::kSecondCache, name::kSelectionBlock, name::kSelectionInPool, name::kSelectionQueries,                \
+      name::kSelectionCausal, name::kPageSize, name::kStepTokens, name::kWarps, name::segment_of, name::step_at, \
+      [](const LeanDecodeArgs& args, const name::Segment& s, const name::Step& step) {                           \
+        return name::holes_of(args, s, step);                                                                    \
+      },                                                                                                         \
       [](const name::Holes& holes, int offset) { return name::in_hole(holes, offset); })
 
 TEST(Selection, TheCursorFindsBlocksThatAreLargerThanPages) { EXPECT_EVERY_ROW(runs_of_a_step); }
@@ -298,4 +297,6 @@ TEST(Selection, AKernelsLineHasARequestForEachQueryToken) {
   EXPECT_EQ(line.request_capacity, 512);
 }
 
+}  // namespace selection
 }  // namespace
+}  // namespace leanattn::device

@@ -6,69 +6,32 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "tests/thoroughness.hpp"
 
+#include "tests/device/instructions.hpp"
+
+namespace leanattn::device {
 namespace {
 namespace share_strips {
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic ignored "-Wunknown-pragmas"
-#pragma GCC diagnostic ignored "-Wshadow"
-
-// ---- what CUDA and the modules before give ----
-using u32 = unsigned;
-using u64 = unsigned long long;
-using std::max;
-using std::min;
-#define LEAN_DEVICE inline
-#define __shared__
-#define __align__(bytes)
-constexpr u32 kFullMask = 0xffffffffu;
-constexpr float kNegInf = -INFINITY;
-struct {
-  u32 x;
-} threadIdx;
-struct float4 {
-  float x = 0, y = 0, z = 0, w = 0;
-};
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-struct RowState {
-  float max, sum;
-};
+// ---- in place of the modules in front ----
 struct Contributors {
   u32 first_slot, count, mine;
 };
 struct Segment {};
-struct LeanDecodeArgs {
-  float scale_log2 = 1;
-};
-// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names
-inline int __clz(int n) { return std::countl_zero(static_cast<u32>(n)); }
-inline bool __any_sync(u32, bool value) { return value; }
-inline bool __all_sync(u32, bool value) { return value; }
-template <class T>
-T __shfl_xor_sync(u32, T value, u32) {
-  return value;
-}
-inline void __nanosleep(u32) {}
-// NOLINTEND(bugprone-reserved-identifier)
-inline u32 lean_quotient(u32 n, u32 d) { return n / d; }
-inline float reference_of(float max) { return std::isinf(max) ? 0 : max; }
-inline float exp2_approx(float x) { return std::exp2(x); }
-inline void add_scaled(float4& sum, const float4& x, float weight) { sum.x += x.x * weight; }
 inline bool goes_on_waiting(const LeanDecodeArgs&, u32&) { return false; }
-inline bool arrived(const RowState& state, const float4&) { return state.max != 0; }
-inline void give_up(bool, RowState&, float4&) { ADD_FAILURE() << "a lane waits for what it did not ask for"; }
-inline void sync_workers() {}
+template <class State>
+bool arrived(const State& state, const float4&) {
+  return state.max != 0;
+}
+template <class State>
+void give_up(bool, State&, float4&) {
+  ADD_FAILURE() << "a lane waits for what it did not ask for";
+}
 
 /// What happened to a column of a contributor's partial, and to the state that begins with it. Warps are counted over
 /// all contributors; 0 is none.
@@ -93,7 +56,8 @@ inline Place& place_of(const Partial& partial, int column) {
   return g_places.at(partial.contributor * g_written.size() + static_cast<std::size_t>(column));
 }
 inline u32 warp_of_all() { return g_contributor * 64 + threadIdx.x / 32 + 1; }
-inline void load(const Partial& partial, int column, bool wanted, RowState& state) {
+template <class State>
+void load(const Partial& partial, int column, bool wanted, State& state) {
   if (!wanted) return;
   Place& place = place_of(partial, column);
   ++place.loads, place.loaded_by = warp_of_all();
@@ -109,83 +73,153 @@ struct Output {
   int column;
 };
 inline Output output_of(const LeanDecodeArgs&, const Segment&, int column) { return {column}; }
-inline void write_output(const LeanDecodeArgs&, const Output& output, const RowState&, const float4&) {
+template <class State>
+void write_output(const LeanDecodeArgs&, const Output& output, const State&, const float4&) {
   ++g_written.at(static_cast<std::size_t>(output.column));
 }
 
 // ---- merge/share_strips.cuh, for several kernels ----
-#define SHARE_STRIPS_OF(name, columns, warps, loads, counts)                                            \
-  namespace name {                                                                                      \
-  constexpr int kColumns = columns, kWarps = warps, kThreads = 32 * warps, kStripLoads = loads;         \
-  constexpr bool kCountsPartials = counts;                                                              \
-  constexpr int kStateColumns = counts ? 4 : loads / 4, kSharedBytes = 1 << 20;                         \
-  alignas(16) unsigned char strip_shared[kSharedBytes];                                                 \
+#include "tests/device/begin.cuh"
+#undef __shared__
+#define __shared__  // strip_shared is the namespace's
+#define SHARE_STRIPS_OF(name, rows, value_dim, warps, loads, counts)                       \
+  namespace name {                                                                         \
+  constexpr int kGroup = rows, kValueDim = value_dim, kWarps = warps, kStripLoads = loads; \
+  constexpr bool kCountsPartials = counts;                                                 \
+  constexpr int kStateColumns = counts ? 4 : loads / 4, kSharedBytes = 1 << 20;            \
+  alignas(16) unsigned char strip_shared[kSharedBytes];
+#define LOADS_PARTIALS                                                                                  \
   inline void load_partial(const Partial& p, int c, bool w, RowState& s, float4&) { load(p, c, w, s); } \
   inline void clear_partial(const Partial& p, int c, bool w) { clear(p, c, w, c % kStateColumns == 0); }
-SHARE_STRIPS_OF(latent_16, 2048, 4, 8, false)
+
+SHARE_STRIPS_OF(latent_16, 16, 512, 4, 8, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace latent_16
-SHARE_STRIPS_OF(halves_16, 2048, 8, 8, false)
+SHARE_STRIPS_OF(halves_16, 16, 512, 8, 8, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace halves_16
-SHARE_STRIPS_OF(many_rows, 8192, 8, 8, false)
+SHARE_STRIPS_OF(many_rows, 64, 512, 8, 8, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace many_rows
-SHARE_STRIPS_OF(group_16, 512, 4, 4, false)
+SHARE_STRIPS_OF(group_16, 16, 128, 4, 4, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_16
-SHARE_STRIPS_OF(group_10, 1280, 4, 8, false)
+SHARE_STRIPS_OF(group_10, 10, 512, 4, 8, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_10
-SHARE_STRIPS_OF(twelve_warps, 3072, 12, 8, false)
+SHARE_STRIPS_OF(twelve_warps, 24, 512, 12, 8, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace twelve_warps
-SHARE_STRIPS_OF(one_warp, 128, 1, 4, false)
+SHARE_STRIPS_OF(one_warp, 4, 128, 1, 4, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace one_warp
 // Numbers of columns that are no multiple of the threads.
-SHARE_STRIPS_OF(group_95, 3040, 8, 8, false)
+SHARE_STRIPS_OF(group_95, 95, 128, 8, 8, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_95
-SHARE_STRIPS_OF(group_17, 544, 4, 4, false)
+SHARE_STRIPS_OF(group_17, 17, 128, 4, 4, false)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+LOADS_PARTIALS
 #include "templates/merge/announced_partials.cuh"
+
 #include "templates/merge/share_strips.cuh"
 }  // namespace group_17
-SHARE_STRIPS_OF(roles_64, 8192, 8, 8, true)
 /// As in merge/counted_partials.cuh, which has instructions that only a GPU has. States are cleared elsewhere.
-template <int kCount, class PartialOf, class ColumnOf, class Wanted>
-void take_partials(const LeanDecodeArgs&, PartialOf partial_of, ColumnOf column_of, Wanted wanted,
-                   RowState (&stat)[kCount], float4 (&)[kCount]) {
+template <int kCount, class PartialOf, class ColumnOf, class Wanted, class State>
+void take_counted(PartialOf partial_of, ColumnOf column_of, Wanted wanted, State (&stat)[kCount]) {
   for (int i = 0; i < kCount; ++i) {
-    stat[i] = {kNegInf, 0.0f};
+    stat[i] = {-INFINITY, 0.0f};
     load(partial_of(i), static_cast<int>(column_of(i)), wanted(i), stat[i]);
     clear(partial_of(i), static_cast<int>(column_of(i)), wanted(i), false);
   }
 }
+SHARE_STRIPS_OF(roles_64, 64, 512, 8, 8, true)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
+template <int kCount, class PartialOf, class ColumnOf, class Wanted>
+void take_partials(const LeanDecodeArgs&, PartialOf partial_of, ColumnOf column_of, Wanted wanted,
+                   RowState (&stat)[kCount], float4 (&)[kCount]) {
+  take_counted(partial_of, column_of, wanted, stat);
+}
 #include "templates/merge/share_strips.cuh"
 }  // namespace roles_64
 // Rows that are no multiple of eight.
-SHARE_STRIPS_OF(roles_33, 4224, 8, 8, true)
+SHARE_STRIPS_OF(roles_33, 33, 512, 8, 8, true)
+#include "tests/device/prelude.cuh"
+
+#include "templates/merge/partial.cuh"
+
 template <int kCount, class PartialOf, class ColumnOf, class Wanted>
-void take_partials(const LeanDecodeArgs& args, PartialOf partial_of, ColumnOf column_of, Wanted wanted,
-                   RowState (&stat)[kCount], float4 (&out)[kCount]) {
-  roles_64::take_partials(args, partial_of, column_of, wanted, stat, out);
+void take_partials(const LeanDecodeArgs&, PartialOf partial_of, ColumnOf column_of, Wanted wanted,
+                   RowState (&stat)[kCount], float4 (&)[kCount]) {
+  take_counted(partial_of, column_of, wanted, stat);
 }
 #include "templates/merge/share_strips.cuh"
 }  // namespace roles_33
-#undef LEAN_DEVICE
-#undef __shared__
-#undef __align__
+#undef LOADS_PARTIALS
 #undef SHARE_STRIPS_OF
-#pragma GCC diagnostic pop
+#include "tests/device/end.cuh"
 
 template <class Reduce>
 void expect_everything_once(int columns, int warps, int state_columns, u32 count, Reduce reduce) {
@@ -215,7 +249,7 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
   for (const u32 count : {33u, 64u, 65u, 128u, 132u, 264u}) counts.push_back(count);
   std::size_t number = 0;
   for (const u32 count : counts) {
-    if (!leanattn::in_turn(number++ % 3, 3)) continue;
+    if (!in_turn(number++ % 3, 3)) continue;
     expect_everything_once(2048, 4, latent_16::kStateColumns, count, latent_16::reduce_share);
     expect_everything_once(2048, 8, halves_16::kStateColumns, count, halves_16::reduce_share);
     expect_everything_once(512, 4, group_16::kStateColumns, count, group_16::reduce_share);
@@ -234,3 +268,4 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
 
 }  // namespace share_strips
 }  // namespace
+}  // namespace leanattn::device

@@ -7,14 +7,20 @@
 #include <random>
 #include <vector>
 
+#include "tests/device/instructions.hpp"
 #include "tests/thoroughness.hpp"
 
-#include "templates/line/schedule.cuh"  // LEAN_HD
-// The modules of a kernel follow each other in one source.
+namespace leanattn::device {
+namespace {
+namespace value_unit {
+
+#include "tests/device/begin.cuh"
+
 #include "templates/attend/value_unit.cuh"
+
 #include "templates/check/data.cuh"
 
-namespace {
+#include "tests/device/end.cuh"
 
 constexpr int kStep = 16;  // tokens
 
@@ -167,4 +173,6 @@ TEST(ValueUnit, NoTokenOrNoScaleGivesNothing) {
   EXPECT_NEAR(in_units(tokens) / exact(tokens), 1, 2e-4);
 }
 
+}  // namespace value_unit
 }  // namespace
+}  // namespace leanattn::device

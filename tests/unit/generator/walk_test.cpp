@@ -4,87 +4,28 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <functional>
 #include <map>
 #include <random>
-#include <thread>
 #include <vector>
 
-#include "tests/unit/generator/warp_lanes.hpp"
+#include "tests/device/instructions.hpp"
 
+namespace leanattn::device {
 namespace {
-// Other tests of this folder include the modules too.
 namespace walk {
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wconversion"
-#pragma GCC diagnostic ignored "-Wsign-conversion"
-#pragma GCC diagnostic ignored "-Wunused-function"
-#pragma GCC diagnostic ignored "-Wunused-const-variable"
-#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
-
-// ---- what CUDA and the modules before give ----
-// Empty lines keep the modules in the order in which they build on each other.
-
-#include "templates/kernel_args.cuh"
-
-#include "templates/line/schedule.cuh"
-
-using namespace leanattn::warp_lanes;
-using std::max;
-using std::min;
-thread_local ThreadIndex blockIdx{}, gridDim{};
-int __popc(u32 bits) { return std::popcount(bits); }
-u32 __shfl_up_sync(u32, u32 value, int distance) {
-  const int lane = static_cast<int>(threadIdx.x % kLanes);
-  return static_cast<u32>(warp_of_lanes().exchange(value, [&](const auto& values) {
-    return values[static_cast<unsigned>(lane < distance ? lane : lane - distance)];
-  }));
-}
-u32 __reduce_add_sync(u32, u32 value) {
-  return static_cast<u32>(warp_of_lanes().exchange(value, [](const auto& values) {
-    i64 sum = 0;
-    for (const i64 each : values) sum += each;
-    return sum;
-  }));
-}
-void __syncthreads() { __syncwarp(); }
-
-#define LEAN_DEVICE inline
-#define LEAN_SECOND_CACHE
-#define __device__ inline
-#define __noinline__
-constexpr int kGroup = 4, kQLen = 1, kQueryRows = 4, kRowBlocks = 1, kRows = 4, kTile = 64, kWarps = 1,
-              kProducerWarps = 0, kWindow = 0, kSinkTokens = 0, kPageRun = 1, kSelectionQueries = 2, kQueryMask = 0,
-              kStepTokens = 16;
-constexpr bool kRowBlocksInStep = false, kRaggedQ = false, kBatchInvariant = false;
+#include "tests/device/begin.cuh"
+constexpr int kGroup = 4, kSelectionQueries = 2, kStepTokens = 16;
 namespace contexts {
-constexpr int kSelectionBlock = 0;
-constexpr bool kSecondCache = false;
-#include "templates/line/rows.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "tests/device/line.cuh"
 }  // namespace contexts
 namespace two_caches {
 constexpr int kSelectionBlock = 16;
 constexpr bool kSecondCache = true;
-#include "templates/line/rows.cuh"
-
-#include "templates/line/find_start.cuh"
-
-#include "templates/line/walk.cuh"
-
-#include "templates/line/steps.cuh"
+#include "tests/device/line.cuh"
 }  // namespace two_caches
-#undef __noinline__
-#undef __device__
-#undef LEAN_SECOND_CACHE
-#pragma GCC diagnostic pop
+#include "tests/device/end.cuh"
 
 constexpr int kHeads = 2, kCapacity = 500, kSecondCapacity = 700;
 
@@ -113,30 +54,26 @@ void expect_all_tiles(LeanDecodeArgs args, unsigned grid, Start start, Next next
   for (int request = 0; request < args.batch; ++request)
     for (int head = 0; head < kHeads; ++head)
       times[{request, head}].resize(lean_tiles_of(tokens[static_cast<std::size_t>(request)], kTile));
-  std::vector<std::jthread> lanes;
-  for (unsigned lane = 0; lane < kLanes; ++lane) {
-    lanes.emplace_back([&, lane] {
-      threadIdx.x = lane, gridDim.x = grid;
-      for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
-        static u32 part_sums[32];
-        Walk at;
-        for (bool more = start(args, part_sums, at); more; more = next(args, at)) {
-          if (lane != 0) continue;
-          const auto& s = at.segment;
-          const auto request = static_cast<std::size_t>(s.request);
-          EXPECT_EQ(s.context_length, lengths[request]);
-          if (s.tile_end == s.tiles) {
-            EXPECT_EQ(end_read(s), tokens[request]);
-          }
-          std::vector<int>& of = times[{s.request, s.kv_head}];
-          ASSERT_EQ(s.tiles, of.size());
-          for (u32 tile = s.tile_begin; tile < s.tile_end; ++tile) ++of[tile];
-          if (look) look(at);
+  run_lanes(kLanes, [&](u32 lane) {
+    gridDim.x = grid;
+    for (blockIdx.x = 0; blockIdx.x < grid; ++blockIdx.x) {
+      static u32 part_sums[32];
+      Walk at;
+      for (bool more = start(args, part_sums, at); more; more = next(args, at)) {
+        if (lane != 0) continue;
+        const auto& s = at.segment;
+        const auto request = static_cast<std::size_t>(s.request);
+        EXPECT_EQ(s.context_length, lengths[request]);
+        if (s.tile_end == s.tiles) {
+          EXPECT_EQ(end_read(s), tokens[request]);
         }
+        std::vector<int>& of = times[{s.request, s.kv_head}];
+        ASSERT_EQ(s.tiles, of.size());
+        for (u32 tile = s.tile_begin; tile < s.tile_end; ++tile) ++of[tile];
+        if (look) look(at);
       }
-    });
-  }
-  lanes.clear();
+    }
+  });
   for (const auto& [output, of] : times)
     EXPECT_EQ(std::count(of.begin(), of.end(), 1), static_cast<std::ptrdiff_t>(of.size()))
         << "request " << output.first << " of " << args.batch << ", head " << output.second << ", grid " << grid;
@@ -191,3 +128,4 @@ TEST(Walk, EveryBlockOfAListAndOfTheSecondCacheBehindItIsWalkedOnce) {
 
 }  // namespace walk
 }  // namespace
+}  // namespace leanattn::device
