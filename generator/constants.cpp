@@ -37,7 +37,7 @@ void add_constants_of_rows(KernelSource& source) {
   source.number("kQueryRows", query_rows(features, spec.group), "query rows per KV head: group * query tokens");
   source.constant("int", "kRowBlocks", fmt::format("{}, kRows = {}", layout.row_blocks, layout.rows),
                   "output tiles per KV head, and query rows of each");
-  source.flag("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs of one range carry a row block each");
+  source.number("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs that take a range together, a row block each");
 }
 
 void add_constants_of_steps(KernelSource& source) {

@@ -16,10 +16,10 @@ struct KernelLayout {
   // Query rows.
   int rows = 0;        ///< that one CTA carries in a pass over the cache: those of an output tile
   int row_blocks = 0;  ///< output tiles of a KV head
-  /// Whether CTAs that take the same range of the line carry a row block each, so that they read the same KV at about
-  /// the same time, and all but the first of them from L2 (templates/line/rows.cuh). Otherwise the line has the row
-  /// blocks of a KV head one after the other.
-  bool row_blocks_in_step = false;
+  /// CTAs that take a range of the line together, a row block each, so that they read the same KV at about the same
+  /// time, and all but the first of them from L2 (templates/line/rows.cuh). 1: the line has the row blocks of a KV head
+  /// one after the other.
+  int row_blocks_in_step = 1;
 
   // How KV travels.
   int step_tokens = 0;  ///< that one warp (load path tensor: one warpgroup) takes per step

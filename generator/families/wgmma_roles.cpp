@@ -42,14 +42,15 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   constexpr int kMostInStep = 8;
   // Every row block needs a CTA of its own. In a batch-invariant kernel a slot of the workspace is a tile position.
-  layout.row_blocks_in_step =
-      !spec.features.batch_invariant && layout.row_blocks > 1 && layout.row_blocks <= kMostInStep;
+  // Where requests have their own numbers of query tokens, the row blocks of one token go in step.
+  const int together = spec.features.ragged_q ? (spec.group + layout.rows - 1) / layout.rows : layout.row_blocks;
+  if (!spec.features.batch_invariant && together <= kMostInStep) layout.row_blocks_in_step = together;
   // Beside q and two stages there is no room for a buffer.
   lay_out_producer(spec, layout, /*buffers=*/false, /*warpgroup=*/true);
   // With elements of one byte and one scale, the exchange takes as long as the conversion that it saves.
   const bool worth_it = row_format(spec.features) != nullptr;
   const bool whole_pairs = value_dim(spec) % 256 == 0;  // of panels in either part of a stage
-  if (worth_it && whole_pairs && layout.row_blocks_in_step && layout.row_blocks % 2 == 0) layout.converting_ctas = 2;
+  if (worth_it && whole_pairs && layout.row_blocks_in_step % 2 == 0) layout.converting_ctas = 2;
   layout.stage_parts = 2;
   layout.holds_results = true;
   layout.writes_rows = writes_rows_whole(spec, layout, 2);

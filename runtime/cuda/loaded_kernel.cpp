@@ -70,7 +70,7 @@ Result<void> LoadedKernel::bind_to_current_context() {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const KernelLayout layout = layout_of(spec_);
-  if (layout.row_blocks_in_step) ctas_of_range_ = layout.row_blocks;
+  ctas_of_range_ = layout.row_blocks_in_step;
   if (spec_.load == LoadPath::tensor && !layout.gathers_rows) maps_ = std::make_unique<TensorMapCache>();
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.

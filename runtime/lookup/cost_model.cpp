@@ -139,7 +139,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& d
   bytes_ = static_cast<double>(kv_bytes(problem, shape)) * tokens_per_output_ / tokens;
   const int columns = spec.head_dim + value_dim(spec);
   row_bytes_ = static_cast<double>(shape.batch) * problem.q_heads * problem.features.q_len * 2 * columns;
-  other_readers_ = layout.row_blocks_in_step ? 0 : layout.row_blocks - 1;
+  other_readers_ = layout.row_blocks / layout.row_blocks_in_step - 1;
   reread_bytes_ = static_cast<double>(device.l2_bytes) / 2;
 
   // All warpgroups of load path tensor use one ring and take its stages in turn; other warps have a ring each.

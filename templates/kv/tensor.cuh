@@ -150,7 +150,7 @@ LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, 
 
 // Where warpgroups have roles there is room for two stages, and a stage becomes free only half a step before its next
 // rows are needed. Where row blocks walk in step, the producer asks L2 for them a step earlier. They share the asking.
-constexpr bool kPrefetches = kHasRoles && kRowBlocksInStep;
+constexpr bool kPrefetches = kHasRoles && kRowBlocksInStep > 1;
 
 // Asks L2 for what copy_box would copy (PTX ISA, "cp.async.bulk.prefetch.tensor").
 LEAN_DEVICE void prefetch_box(const LeanTensorMap& map, int token, int panel, int kv_head, int outer) {
@@ -161,16 +161,16 @@ LEAN_DEVICE void prefetch_box(const LeanTensorMap& map, int token, int panel, in
 // Asks for the part of a step that is this row block's to ask for. Of more than two row blocks, two ask.
 LEAN_DEVICE void prefetch_part(const Segment& s, const LeanTensorMap& k_map, const LeanTensorMap& v_map, int token,
                                int outer) {
-  if (s.row_block < kStageParts)
-    prefetch_box(s.row_block == 0 ? k_map : v_map, token, first_panel(s.row_block), s.kv_head, outer);
+  const int number = number_in_step(s.row_block);
+  if (number < kStageParts) prefetch_box(number == 0 ? k_map : v_map, token, first_panel(number), s.kv_head, outer);
 }
 
 // Asks L2 for the row of this lane, line by line, if it has one and the row is this row block's to ask for (PTX ISA,
-// "prefetch"). Row blocks in step share the asking: each CTA asks for one in kRowBlocks of its rows. A bulk prefetch
+// "prefetch"). Row blocks in step share the asking: each CTA asks for one in kRowBlocksInStep of its rows. A bulk prefetch
 // would take its address from a uniform register, lane after lane.
 template <int kBytes>
 LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
-  if (exists && (!kRowBlocksInStep || (threadIdx.x + blockIdx.x) % kRowBlocks == 0)) {
+  if (exists && (threadIdx.x + blockIdx.x) % kRowBlocksInStep == 0) {
 #pragma unroll
     for (int byte = 0; byte < kBytes; byte += 128)
       asm volatile("prefetch.global.L2 [%0];" ::"l"(row + byte) : "memory");

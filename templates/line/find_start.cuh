@@ -27,7 +27,7 @@ struct Batch {
   const int* context_lengths;
   const int* q_offsets;
   int size, context_capacity;
-  u32 segment_cost, outputs, grid_reciprocal;  // outputs: output tiles of a request on the line
+  u32 segment_cost, outputs, grid_reciprocal;  // outputs: those of a request that the line counts alike
 #if defined(LEAN_WINDOW_OF_PART)
   const int* full_lengths;
   const int* context_starts;
@@ -49,13 +49,9 @@ struct Batch {
              second_blocks(second_lengths[min(request, size - 1)], second_capacity);
     return min(max(context_lengths[min(request, size - 1)], 0), context_capacity);
   }
-  // Tile positions that one output tile of a request takes; none behind the last request.
-  LEAN_DEVICE u32 positions_of(int request, int context_length) const {
-#if defined(LEAN_WINDOW_OF_PART)
-    return request < size ? segment_cost + visible_of_part(*this, request, context_length).tiles : 0u;
-#else
-    return request < size ? segment_cost + visible_of(context_length, q_offsets, request).tiles : 0u;
-#endif
+  // Tile positions of a request, as positions_of; none behind the last one.
+  LEAN_DEVICE u32 positions_within(int request, int context_length) const {
+    return request < size ? positions_of(*this, request, context_length) : 0u;
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {
@@ -84,7 +80,7 @@ struct Requests {
 #pragma unroll
     for (int i = 0; i < kEach; i++) length[i] = batch.context_length_of(first + lane * kEach + i);
 #pragma unroll
-    for (int i = 0; i < kEach; i++) sum += positions[i] = batch.positions_of(first + lane * kEach + i, length[i]);
+    for (int i = 0; i < kEach; i++) sum += positions[i] = batch.positions_within(first + lane * kEach + i, length[i]);
     upto = warp_inclusive_sum(sum, lane);
   }
 
@@ -128,7 +124,7 @@ __device__ __noinline__ Start find_start_together(const Batch batch, u32* part_s
 #pragma unroll
         for (int i = 0; i < kAtOnce; i++) {
           const int request = first + i * kCtaWarps * part_size + row + lane;
-          sum[i] += batch.positions_of(request, batch.context_length_of(request));
+          sum[i] += batch.positions_within(request, batch.context_length_of(request));
         }
 #pragma unroll
     for (int i = 0; i < kAtOnce; i++) {

@@ -1,12 +1,16 @@
-// line/rows.cuh -- the query rows of an output tile, and which part of a context they read. Row R of a request and KV
-// head is query head R % kGroup of query token R / kGroup. An output tile has kRows of them.
+// line/rows.cuh -- the query rows of an output tile. Row R of a request and KV head is query head R % kGroup of query
+// token R / kGroup. An output tile has kRows of them.
 
 enum { kCausal, kTree, kFull };  // kQueryMask
 
-// The line is cut into ranges. A range is one CTA's, or, where row blocks go in step, that of one CTA for each row
-// block: these then read the same KV at about the same time, and the line has each KV head once.
-constexpr u32 kCtasOfRange = kRowBlocksInStep ? kRowBlocks : 1;
-constexpr u32 kOutputsOfKvHead = kRowBlocksInStep ? 1 : kRowBlocks;  // on the line
+// The line is cut into ranges. A range is one CTA's, or, where row blocks go in step, that of one CTA for each of them:
+// these then read the same KV at about the same time, and on the line such row blocks are one output tile.
+constexpr u32 kCtasOfRange = kRowBlocksInStep;
+constexpr int kRowsOfRange = kRowBlocksInStep * kRows;
+// Output tiles of a KV head on the line, or 1 where that depends on the request (line/work.cuh).
+constexpr u32 kOutputsOfKvHead = kRaggedQ ? 1 : kRowBlocks / kRowBlocksInStep;
+// Which of the row blocks in step a row block is.
+LEAN_DEVICE int number_in_step(int row_block) { return kRaggedQ ? row_block % kRowBlocksInStep : row_block; }
 LEAN_DEVICE u32 ranges() { return gridDim.x / kCtasOfRange; }
 LEAN_DEVICE u32 own_range() { return blockIdx.x / kCtasOfRange; }  // ranges() or more: this CTA has none
 
@@ -30,14 +34,6 @@ LEAN_DEVICE int second_tokens(int length, int capacity) { return min(max(length,
 LEAN_DEVICE int second_blocks(int length, int capacity) {
   constexpr int kBlock = kSelectionBlock > 0 ? kSelectionBlock : 1;
   return (second_tokens(length, capacity) + kBlock - 1) / kBlock;
-}
-
-// What of a request's context is read.
-LEAN_DEVICE LeanVisible visible_of(int context_length, const int* q_offsets, int request) {
-  if constexpr (kSelectionBlock > 0) return {lean_tiles_of(context_length * kSelectionBlock, kTile), 0, 0};
-  if constexpr (kWindow > 0)
-    return lean_visible(context_length, query_tokens(q_offsets, request).count, kTile, kWindow, kSinkTokens, kPageRun);
-  return {lean_tiles_of(context_length, kTile), 0, 0};
 }
 
 struct Row {

@@ -79,6 +79,45 @@ LEAN_HD LeanVisible lean_visible_part(int part_length, int first, int sink_token
   return visible;
 }
 
+// Row blocks of a KV head for a request of `rows` query rows, of which a row block has up to `most`.
+LEAN_HD unsigned lean_row_blocks(int rows, int most) { return (unsigned)(rows + most - 1) / (unsigned)most; }
+
+// The sum of (first + i * step) / by, rounded down, over 0 <= i < count. first + count * step is below 2^32. Where
+// `step` and `by` divide each other, as those of usual row blocks and LeanTiles do, this needs no second round.
+LEAN_HD unsigned lean_sum_of_quotients(unsigned count, unsigned first, unsigned step, unsigned by) {
+  unsigned sum = 0;
+  for (;;) {
+    sum += count * (first / by), first %= by;
+    sum += count * (count - 1) / 2 * (step / by), step %= by;
+    // What is left are the points below a flat line. They are counted along the other axis.
+    const unsigned last = first + count * step;
+    if (last < by) return sum;
+    count = last / by, first = last % by;
+    const unsigned swapped = step;
+    step = by, by = swapped;
+  }
+}
+
+// Where every query token sees the context up to itself, a row block reads up to its last query token, of which
+// `rows` * (row_block + 1) / `group`, rounded up, are in it and those before. `before`: tokens of the context before
+// the first query token; below 0 if there are more query tokens than the context has.
+LEAN_HD int lean_block_end(int before, int query_tokens, int row_block, int rows, int group) {
+  const int tokens = ((row_block + 1) * rows + group - 1) / group,
+            end = before + (tokens < query_tokens ? tokens : query_tokens);
+  return end < 0 ? 0 : end;
+}
+
+// LeanTiles of the first `blocks` row blocks together, all of whose rows exist. A row block without tokens has one.
+LEAN_HD unsigned lean_tiles_of_blocks(int before, unsigned blocks, int rows, int group, int tile) {
+  const int context = before < 0 ? 0 : before, missing = context - before, whole = context / tile;
+  unsigned empty = (unsigned)(missing * group / rows);
+  if (empty > blocks) empty = blocks;
+  const int first = ((int)empty + 1) * rows + (context % tile - missing) * group;  // rows up to the end, from a LeanTile
+  return empty + (blocks - empty) * (unsigned)whole +
+         lean_sum_of_quotients(blocks - empty, (unsigned)(first + group * tile - 1), (unsigned)rows,
+                               (unsigned)(group * tile));
+}
+
 // floor((2^32 - 1) / grid), by which the kernel splits the line without a division.
 LEAN_HD unsigned lean_reciprocal(unsigned grid) { return 0xffffffffu / grid; }
 

@@ -10,6 +10,9 @@ LEAN_DEVICE int first_read(const Segment& s) { return (int)(s.tile_begin * (u32)
 LEAN_DEVICE int end_read(const Segment& s) {
   if constexpr (kSelectionBlock > 0)
     return s.tile_end == s.tiles ? s.context_length * kSelectionBlock : (int)(s.tile_end * (u32)kTile);
+  if constexpr (kOutputsEndApart)
+    return s.tile_end == s.tiles ? end_of_output(s.context_length, s.query, s.row_block / kRowBlocksInStep)
+                                 : (int)(s.tile_end * (u32)kTile);
   return s.tile_end == s.tiles ? s.context_length - s.visible.shift : (int)(s.tile_end * (u32)kTile);
 }
 LEAN_DEVICE int sinks_end(const Segment& s) { return (int)(s.visible.sink_tiles * (u32)kTile); }

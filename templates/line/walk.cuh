@@ -53,10 +53,8 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
   s.query = query_tokens(args.q_offsets, request);
 #if defined(LEAN_WINDOW_OF_PART)
   s.sink_tokens = sinks_of_part(args, request, context_length);
-  s.visible = visible_of_part(args, request, context_length);
-#else
-  s.visible = visible_of(context_length, args.q_offsets, request);
 #endif
+  s.visible = visible_of(args, request, context_length);
   s.tiles = s.visible.tiles;
   if constexpr (kSecondCache)
     s.selected = context_length - second_blocks(args.second_lengths[request], args.second_capacity);
@@ -84,7 +82,7 @@ LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
   walk.split = lean_split(line, ranges(), args.grid_reciprocal);
   walk.position = lean_range_begin(walk.split, own_range(), line);
   walk.end = lean_range_end(walk.split, own_range(), ranges(), line);
-  if (kRowBlocksInStep && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
+  if (kRowBlocksInStep > 1 && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
   return walk.position != walk.end;
 }
 
@@ -102,17 +100,49 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
   return args.context_lengths[args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1)];
 }
 
+// Where requests have their own numbers of query tokens: takes output tile `output` of the segment's KV head.
+LEAN_DEVICE void set_output(Segment& s, int output) {
+  s.row_block = output * kRowBlocksInStep + (int)blockIdx.x % kRowBlocksInStep;
+  if constexpr (kOutputsEndApart)
+    s.tiles = s.visible.tiles = lean_tiles_of(end_of_output(s.context_length, s.query, output), kTile);
+}
+
+// There, goes on to the next output tile. False behind the last one.
+LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
+  int output = s.row_block / kRowBlocksInStep + 1;
+  if (output == (int)outputs_of(s.query)) {
+    output = 0;
+    if (++s.kv_head == args.kv_heads) {
+      s.kv_head = 0;
+      do {
+        if (s.request + 1 == args.batch) return false;
+        set_request(args, s, s.request + 1, min(max(args.context_lengths[s.request + 1], 0), args.context_capacity));
+      } while (s.query.count == 0);
+    }
+  }
+  set_output(s, output);
+  return true;
+}
+
+// There, goes to the output tile of the segment's request that holds the walk's position. The request begins at
+// `origin`.
+LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin) {
+  Segment& s = walk.segment;
+  const u32 positions = positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, outputs_of(s.query));
+  s.kv_head = (int)lean_quotient(walk.position - origin, positions);
+  origin += (u32)s.kv_head * positions;
+  const u32 output = output_at(args.segment_cost, s.context_length, s.query, s.tiles, walk.position - origin);
+  walk.origin = origin + positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, output);
+  set_output(s, (int)output);
+}
+
 // Finds where this CTA's range begins. False when it is empty. A batch of up to 32 requests has one in each lane; of a
 // larger one see line/find_start.cuh, whose search this is.
 LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
-  const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // output tiles of a request on the line
+  const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // of a request that the line counts alike
   int request = 0, length = kSecondCache ? first_length : min(max(first_length, 0), args.context_capacity);
-#if defined(LEAN_WINDOW_OF_PART)
-  const u32 positions = args.segment_cost + visible_of_part(args, min(lane, args.batch - 1), length).tiles;
-#else
-  const u32 positions = args.segment_cost + visible_of(length, args.q_offsets, min(lane, args.batch - 1)).tiles;
-#endif
+  const u32 positions = positions_of(args, min(lane, args.batch - 1), length);
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
   if (args.batch > 1) {
     if (args.batch > 32) {
@@ -145,11 +175,15 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   }
   Segment& s = walk.segment;
   set_request(args, s, request, length);
+  if constexpr (kRaggedQ) {
+    find_output(args, walk, origin);
+    return set_segment_tiles(args, walk);
+  }
   const u32 tile_positions = args.segment_cost + s.tiles,
             output = lean_quotient(walk.position - origin, tile_positions);  // which of the request's output tiles
   walk.origin = origin + output * tile_positions;
   s.kv_head = (int)(output / kOutputsOfKvHead);
-  s.row_block = (int)((kRowBlocksInStep ? blockIdx.x : output) % kRowBlocks);
+  s.row_block = (int)((kRowBlocksInStep > 1 ? blockIdx.x : output) % kRowBlocks);
   return set_segment_tiles(args, walk);
 }
 
@@ -161,11 +195,12 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
   }
   walk.position = walk.origin = walk.origin + args.segment_cost + s.tiles;
   if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
-  if (kRowBlocksInStep || ++s.row_block == kRowBlocks) {
-    if constexpr (!kRowBlocksInStep) s.row_block = 0;
+  // The line ends before the range does only if lengths have changed since the launch began.
+  if constexpr (kRaggedQ) return next_output(args, s) && set_segment_tiles(args, walk);
+  if (kRowBlocksInStep > 1 || ++s.row_block == kRowBlocks) {
+    if constexpr (kRowBlocksInStep == 1) s.row_block = 0;
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
-      // The line ends before the range does only if lengths have changed since the launch began.
       if (s.request + 1 == args.batch) return false;
       int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
       if constexpr (kSecondCache) length = length_with_second(args, s.request + 1);

@@ -18,8 +18,8 @@ struct Contributors {
 
 // The slots of a row block's CTAs are neighbours, also where row blocks go in step.
 LEAN_DEVICE u32 slot_of_range(u32 range, int row_block) {
-  if constexpr (kRowBlocksInStep) return (u32)row_block * ranges() + range;
-  return range;
+  if constexpr (kRowBlocksInStep == 1) return range;
+  return (u32)number_in_step(row_block) * ranges() + range;
 }
 
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {

@@ -8,6 +8,8 @@
 #include "templates/line/part_of_context.cuh"
 #endif
 
+#include "templates/line/work.cuh"
+
 #include "templates/line/find_start.cuh"
 
 #include "templates/line/walk.cuh"

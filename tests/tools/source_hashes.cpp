@@ -149,7 +149,7 @@ void print_layout(const KernelSpec& s) {
                          l.family->query_rows_lead,
                          roles,
                          splits,
-                         l.row_blocks_in_step,
+                         l.row_blocks_in_step > 1,
                          l.counts_partials,
                          l.keeps_partials_by_hint,
                          l.has_large_partials,

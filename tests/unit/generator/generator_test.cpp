@@ -267,10 +267,10 @@ TEST(Generator, ScalesOfAConvertedCacheMultiplyScoresAndResults) {
   EXPECT_EQ(emit(spec)->source.find("scale_scores"), std::string::npos);
 }
 
-TEST(Generator, PlainDenseKernelsHaveFewerThan1200LinesOfCode) {
+TEST(Generator, PlainDenseKernelsHaveFewerThan1210LinesOfCode) {
   for (KernelSpec spec : one_of_each_family()) {
     spec.lse = false;
-    EXPECT_LT(code_lines(emit(spec)->source).size(), 1200u) << kernel_name(spec);
+    EXPECT_LT(code_lines(emit(spec)->source).size(), 1210u) << kernel_name(spec);
   }
 }
 

@@ -164,15 +164,15 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   halves.group = 16, halves.head_dim = 256, halves.features.v_head_dim = 192;
   EXPECT_EQ(validate(halves).error().code, ErrorCode::unsupported) << "halves of 96 columns";
   for (const KernelSpec& held : {spec, tokens}) EXPECT_TRUE(layout_of(held).holds_results);
-  EXPECT_TRUE(layout_of(spec).row_blocks_in_step);
+  EXPECT_EQ(layout_of(spec).row_blocks_in_step, layout_of(spec).row_blocks);
   EXPECT_EQ(layout_of(spec).stage_parts, 2) << "each warpgroup has one to free";
-  EXPECT_FALSE(layout_of(tokens).row_blocks_in_step);
+  EXPECT_EQ(layout_of(tokens).row_blocks_in_step, 1);
   EXPECT_EQ(layout_of(tokens).stage_parts, 1);
   KernelSpec one_block = spec, invariant = spec, narrow = spec;
   one_block.group = 64, invariant.features.batch_invariant = true, narrow.head_dim = 320,
   narrow.features.v_head_dim = 256;
-  EXPECT_FALSE(layout_of(one_block).row_blocks_in_step);
-  EXPECT_FALSE(layout_of(invariant).row_blocks_in_step) << "a slot of its workspace is a tile position";
+  EXPECT_EQ(layout_of(one_block).row_blocks_in_step, 1);
+  EXPECT_EQ(layout_of(invariant).row_blocks_in_step, 1) << "a slot of its workspace is a tile position";
   EXPECT_EQ(layout_of(narrow).stage_parts, 2) << "of two and three panels";
   EXPECT_TRUE(layout_of(spec).has_large_partials);
   EXPECT_TRUE(layout_of(tokens).has_large_partials);

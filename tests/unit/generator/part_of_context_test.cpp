@@ -367,7 +367,8 @@ TEST(PartOfContext, NewTokensAreWrittenByTheRankOfTheirPositionAndByNoOther) {
       }                                                                                         \
     });                                                                                         \
     for (std::size_t output = 0; output < taken.size(); ++output) {                             \
-      EXPECT_FALSE(taken[output].empty()) << output;                                            \
+      const bool asks = query_tokens(args.q_offsets, static_cast<int>(output / 2)).count > 0;   \
+      EXPECT_EQ(taken[output].empty(), !asks) << output;                                        \
       for (const int times : taken[output]) EXPECT_EQ(times, 1) << output;                      \
     }                                                                                           \
   } while (false)

@@ -195,4 +195,27 @@ RC_GTEST_PROP(Schedule, TheReciprocalSplitsAsADivisionDoes, ()) {
 }
 
 }  // namespace
+RC_GTEST_PROP(Schedule, SumsOfQuotientsAreWhatAddingThemUpGives, ()) {
+  const auto count = *rc::gen::inRange(0u, 300u), by = *rc::gen::inRange(1u, 5000u);
+  const auto first = *rc::gen::inRange(0u, 100000u), step = *rc::gen::inRange(0u, 9000u);
+  unsigned sum = 0;
+  for (unsigned i = 0; i < count; ++i) sum += (first + i * step) / by;
+  RC_ASSERT(lean_sum_of_quotients(count, first, step, by) == sum);
+}
+
+RC_GTEST_PROP(Schedule, LeanTilesOfRowBlocksAreThoseUpToTheirLastQueryTokens, ()) {
+  const int rows = *rc::gen::inRange(1, 200), group = *rc::gen::inRange(1, 130), tile = *rc::gen::inRange(1, 300);
+  const int before = *rc::gen::oneOf(rc::gen::inRange(-500, 500), rc::gen::inRange(0, 1 << 29));
+  const auto blocks = *rc::gen::inRange(0u, 100u);
+  const int query_tokens = static_cast<int>(blocks) * rows / group + 1;
+  unsigned sum = 0;
+  for (unsigned block = 0; block < blocks; ++block) {
+    const int end = lean_block_end(before, query_tokens, static_cast<int>(block), rows, group);
+    // By the definition: the query token of the block's last row sees the context before it and itself.
+    RC_ASSERT(end == std::max(before + (static_cast<int>(block + 1) * rows - 1) / group + 1, 0));
+    sum += lean_tiles_of(end, tile);
+  }
+  RC_ASSERT(lean_tiles_of_blocks(before, blocks, rows, group, tile) == sum);
+}
+
 }  // namespace leanattn::device

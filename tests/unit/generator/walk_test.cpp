@@ -1,12 +1,14 @@
 // walk_test.cpp -- the walks of all CTAs along the line, run on 32 threads as the lanes of a warp: every LeanTile of
-// every request belongs to one segment of one CTA, whether a request is a context or a query token's list with the
-// blocks of a second cache behind it. The modules of kernels are compiled here as they are.
+// every output tile belongs to one segment of one CTA, whether a request is a context, or a query token's list with the
+// blocks of a second cache behind it, or has its own number of query tokens. The modules of kernels are compiled here
+// as they are.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "tests/device/instructions.hpp"
@@ -14,6 +16,19 @@
 namespace leanattn::device {
 namespace {
 namespace walk {
+
+/// The kernel of a namespace, for templates.
+#define WALKED_KERNEL                                                                         \
+  struct Kernel {                                                                             \
+    using Line = Walk;                                                                        \
+    static constexpr int kMostTokens = kQLen, kHeadsOfGroup = kGroup, kRowsOfBlock = kRows,   \
+                         kInStep = kRowBlocksInStep, kTokensOfTile = kTile, kSees = kWindow;  \
+    static bool start(const LeanDecodeArgs& args, u32* sums, Walk& at) {                      \
+      return start_walk(args, first_length(args), sums, at);                                  \
+    }                                                                                         \
+    static bool next(const LeanDecodeArgs& args, Walk& at) { return next_segment(args, at); } \
+    static int end(const Segment& s) { return end_read(s) + s.visible.shift; }                \
+  };
 
 #include "tests/device/begin.cuh"
 constexpr int kGroup = 4, kSelectionQueries = 2, kStepTokens = 16;
@@ -25,6 +40,24 @@ constexpr int kSelectionBlock = 16;
 constexpr bool kSecondCache = true;
 #include "tests/device/line.cuh"
 }  // namespace two_caches
+namespace ragged {
+constexpr int kQLen = 40, kRowBlocks = 6, kTile = 16;  // 27 rows of 4 heads each: row blocks share query tokens
+constexpr bool kRaggedQ = true;
+#include "tests/device/line.cuh"
+WALKED_KERNEL
+}  // namespace ragged
+namespace ragged_in_step {
+constexpr int kQLen = 6, kGroup = 20, kRowBlocks = 8, kRowBlocksInStep = 2, kTile = 16;
+constexpr bool kRaggedQ = true;
+#include "tests/device/line.cuh"
+WALKED_KERNEL
+}  // namespace ragged_in_step
+namespace ragged_window {
+constexpr int kQLen = 9, kRowBlocks = 3, kTile = 16, kWindow = 50, kSinkTokens = 3;
+constexpr bool kRaggedQ = true;
+#include "tests/device/line.cuh"
+WALKED_KERNEL
+}  // namespace ragged_window
 #include "tests/device/end.cuh"
 
 constexpr int kHeads = 2, kCapacity = 500, kSecondCapacity = 700;
@@ -123,6 +156,90 @@ TEST(Walk, EveryBlockOfAListAndOfTheSecondCacheBehindItIsWalkedOnce) {
             EXPECT_EQ(at.segment.selected, selected[static_cast<std::size_t>(at.segment.request)]);
           });
     }
+  }
+}
+
+/// What the row blocks of a request read: of each that has rows, the token index behind the last one that any row sees,
+/// which with row blocks in step is that of all of them.
+std::vector<int> ends_of(int length, int count, int group, int rows, int in_step) {
+  std::vector<int> ends;
+  for (int first = 0; first < count * group; first += rows * in_step) {
+    const int last_token = (std::min(first + rows * in_step, count * group) - 1) / group;
+    ends.insert(ends.end(), static_cast<std::size_t>(in_step), std::max(length - count + last_token + 1, 0));
+  }
+  return ends;
+}
+
+template <class Kernel>
+void expect_all_rows_read_what_they_see(int batch, unsigned grid, unsigned seed, bool empty) {
+  constexpr int kBlocks =
+      (Kernel::kMostTokens * Kernel::kHeadsOfGroup + Kernel::kRowsOfBlock - 1) / Kernel::kRowsOfBlock;
+  std::mt19937 random(seed);
+  const std::vector<int> lengths = lengths_of(batch, kCapacity, seed);
+  std::vector<int> starts{0};
+  for (int i = 0; i < batch; ++i) {
+    const int most = empty ? 0 : random() % 3 == 0 ? 1 : Kernel::kMostTokens;
+    starts.push_back(starts.back() + static_cast<int>(random() % static_cast<unsigned>(most + 1)));
+  }
+  // Of each request, KV head and row block: how often each of its LeanTiles is walked.
+  std::map<std::tuple<int, int, int>, std::map<u32, int>> times;
+  std::map<std::tuple<int, int, int>, u32> tiles;
+  LeanDecodeArgs args{};
+  args.batch = batch, args.kv_heads = kHeads, args.segment_cost = seed % 3;
+  args.context_lengths = lengths.data(), args.context_capacity = kCapacity, args.q_offsets = starts.data();
+  args.grid_reciprocal = lean_reciprocal(grid);
+  run_lanes(kLanes, [&](u32 lane) {
+    gridDim.x = grid * static_cast<unsigned>(Kernel::kInStep);
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+      static u32 part_sums[32];
+      typename Kernel::Line at;
+      for (bool more = Kernel::start(args, part_sums, at); more; more = Kernel::next(args, at)) {
+        if (lane != 0) continue;
+        const auto& s = at.segment;
+        const std::tuple output{s.request, s.kv_head, s.row_block};
+        ASSERT_LT(s.row_block, kBlocks);
+        for (u32 tile = s.tile_begin; tile < s.tile_end; ++tile) ++times[output][tile];
+        const auto [known, first] = tiles.emplace(output, s.tiles);
+        EXPECT_EQ(known->second, s.tiles);
+        if (s.tile_end != s.tiles) continue;
+        const auto r = static_cast<std::size_t>(s.request);
+        const int length = std::clamp(lengths[r], 0, kCapacity), count = starts[r + 1] - starts[r];
+        const std::vector<int> ends =
+            ends_of(length, count, Kernel::kHeadsOfGroup, Kernel::kRowsOfBlock, Kernel::kInStep);
+        ASSERT_LT(static_cast<std::size_t>(s.row_block), ends.size());
+        EXPECT_EQ(Kernel::end(s), Kernel::kSees > 0 ? length : ends[static_cast<std::size_t>(s.row_block)]);
+        if (Kernel::kSees == 0) {
+          EXPECT_EQ(s.tiles, lean_tiles_of(Kernel::end(s), Kernel::kTokensOfTile));
+        }
+      }
+    }
+  });
+  for (int request = 0; request < batch; ++request) {
+    const auto r = static_cast<std::size_t>(request);
+    const int count = starts[r + 1] - starts[r];
+    const auto blocks =
+        static_cast<int>(ends_of(0, count, Kernel::kHeadsOfGroup, Kernel::kRowsOfBlock, Kernel::kInStep).size());
+    for (int head = 0; head < kHeads; ++head)
+      for (int block = 0; block < std::max(blocks, kBlocks); ++block) {
+        const std::map<u32, int>& of = times[{request, head, block}];
+        const std::size_t expected = block < blocks ? tiles[{request, head, block}] : 0;
+        ASSERT_EQ(of.size(), expected) << "request " << request << " of " << batch << ", " << count
+                                       << " query tokens, row block " << block << ", grid " << grid;
+        ASSERT_TRUE(std::ranges::all_of(of, [](const auto& tile) { return tile.second == 1; }));
+        if (block < blocks) {
+          ASSERT_GT(expected, 0u);
+        }
+      }
+  }
+}
+
+TEST(Walk, RequestsWithTheirOwnNumbersOfQueryTokensHaveOnlyTheOutputTilesThatTheseFill) {
+  for (const auto& [batch, grid] : {std::pair{1, 7u}, {5, 45u}, {32, 1u}, {40, 7u}, {300, 45u}}) {
+    const unsigned seed = grid + static_cast<unsigned>(batch);
+    expect_all_rows_read_what_they_see<ragged::Kernel>(batch, grid, seed, false);
+    expect_all_rows_read_what_they_see<ragged_in_step::Kernel>(batch, grid, seed, false);
+    expect_all_rows_read_what_they_see<ragged_window::Kernel>(batch, grid, seed, false);
+    expect_all_rows_read_what_they_see<ragged::Kernel>(batch, 7, 1, true);
   }
 }
 

@@ -122,7 +122,7 @@ TEST_F(FakeGpuKernel, RowBlocksInStepShareTheRangesOfAGrid) {
   kernel.spec.load = LoadPath::tensor, kernel.spec.warps = 8, kernel.spec.warp_tokens = 16;
   kernel.spec.head_dim = 576, kernel.spec.group = 128;
   kernel.spec.features.latent = true, kernel.spec.features.v_head_dim = 512;
-  ASSERT_TRUE(layout_of(kernel.spec).row_blocks_in_step);
+  ASSERT_EQ(layout_of(kernel.spec).row_blocks_in_step, 2);
   auto loaded = LoadedKernel::prepare(kernel, nullptr);
   ASSERT_TRUE(loaded);
   LeanDecodeArgs args{};

@@ -133,7 +133,7 @@ TEST(VerifyFeatures, RowsOfAFormatOfTheirOwnAreReadWithAndWithoutRoles) {
     EXPECT_NE(layout_of(kernel.specs.back()).family, &kWgmmaRoles) << "one that cannot spill stands by";
     met.insert({(layout_of(spec).family == &kWgmmaRoles), spec.fixup});
     groups.insert(spec.group);
-    batch_of_row_blocks |= layout_of(spec).row_blocks_in_step;
+    batch_of_row_blocks |= layout_of(spec).row_blocks_in_step > 1;
   }
   EXPECT_EQ(met.size(), 4u) << "both families with both fix-ups";
   EXPECT_TRUE(groups.contains(128) && groups.contains(16) && groups.contains(1));

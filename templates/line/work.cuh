@@ -1,0 +1,65 @@
+// line/work.cuh -- which output tiles a request has, and what of its context each of them reads. Where requests have
+// their own numbers of query tokens, a request has only the output tiles that these fill, none without any. Then too an
+// output tile reads the context up to its own last query token, where that is all that decides what its rows see.
+
+#if defined(LEAN_POSITIONS)
+constexpr bool kOutputsEndApart = false;  // a rank's part of a context may end before or behind the query tokens
+#else
+constexpr bool kOutputsEndApart = kRaggedQ && kQueryMask == kCausal && kWindow == 0;
+#endif
+
+// Output tiles of a KV head, where requests have their own numbers of query tokens.
+LEAN_DEVICE u32 outputs_of(const QueryTokens& query) { return lean_row_blocks(query.count * kGroup, kRowsOfRange); }
+
+// What of a request's context its query tokens read together. Arrays: the arguments of a kernel, or those of them that
+// a search has.
+template <class Arrays>
+LEAN_DEVICE LeanVisible visible_of(const Arrays& args, int request, int context_length) {
+#if defined(LEAN_WINDOW_OF_PART)
+  return visible_of_part(args, request, context_length);
+#else
+  if constexpr (kSelectionBlock > 0) return {lean_tiles_of(context_length * kSelectionBlock, kTile), 0, 0};
+  if constexpr (kWindow > 0)
+    return lean_visible(context_length, query_tokens(args.q_offsets, request).count, kTile, kWindow, kSinkTokens,
+                        kPageRun);
+  return {lean_tiles_of(context_length, kTile), 0, 0};
+#endif
+}
+
+// The token index behind the last token that output tile `output` of a KV head reads.
+LEAN_DEVICE int end_of_output(int context_length, const QueryTokens& query, int output) {
+  return lean_block_end(context_length - query.count, query.count, output, kRowsOfRange, kGroup);
+}
+
+// Tile positions of the first `count` output tiles of a KV head. tiles: LeanTiles of what its request reads together.
+LEAN_DEVICE u32 positions_of_outputs(u32 segment_cost, int context_length, const QueryTokens& query, u32 tiles,
+                                     u32 count) {
+  if constexpr (!kOutputsEndApart) return count * (segment_cost + tiles);
+  const u32 last = count > 0 && count == outputs_of(query) ? 1 : 0;  // it may have fewer rows than the others
+  return count * segment_cost + last * tiles +
+         lean_tiles_of_blocks(context_length - query.count, count - last, kRowsOfRange, kGroup, kTile);
+}
+
+// Tile positions of each of the kOutputsOfKvHead output tiles of a KV head, or of all of them where requests differ.
+template <class Arrays>
+LEAN_DEVICE u32 positions_of(const Arrays& args, int request, int context_length) {
+  if constexpr (!kRaggedQ) return args.segment_cost + visible_of(args, request, context_length).tiles;
+  const u32 tiles = visible_of(args, request, context_length).tiles;
+  const QueryTokens query = query_tokens(args.q_offsets, request);
+  return positions_of_outputs(args.segment_cost, context_length, query, tiles, outputs_of(query));
+}
+
+// Which output tile of a KV head holds tile position `at` of the KV head. tiles: as above.
+LEAN_DEVICE u32 output_at(u32 segment_cost, int context_length, const QueryTokens& query, u32 tiles, u32 at) {
+  if constexpr (!kOutputsEndApart) return lean_quotient(at, segment_cost + tiles);
+  u32 output = 0;
+#pragma unroll 1
+  for (u32 end = outputs_of(query); end - output > 1;) {
+    const u32 middle = (output + end) / 2;
+    if (positions_of_outputs(segment_cost, context_length, query, tiles, middle) <= at)
+      output = middle;
+    else
+      end = middle;
+  }
+  return output;
+}
