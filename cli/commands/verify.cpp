@@ -17,14 +17,14 @@ inline namespace v1 {
 namespace {
 
 void print_report(const VerifyReport& report) {
-  Table table{.headings = {"group", "cases", "failed", "worst error ratio"}, .rows = {}, .right_aligned = "lrrr"};
+  Table table{.headings = {"group", "cases", "failed", "worst error ratio", "seconds"}, .rows = {}, .right_aligned = "lrrrr"};
   std::int64_t cases = 0;
   std::int64_t failed = 0;
   for (const VerifyGroup& group : report.groups) {
     cases += group.cases;
     failed += group.failed;
     table.rows.push_back({group.name, std::to_string(group.cases), std::to_string(group.failed),
-                          fmt::format("{:.2f}", group.worst_error_ratio)});
+                          fmt::format("{:.2f}", group.worst_error_ratio), fmt::format("{:.1f}", group.seconds)});
   }
   print_table(table);
   for (const VerifyGroup& group : report.groups) {

@@ -104,7 +104,7 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {layout.converts_rows, "rows are converted"},
       {layout.row_buffer_bytes > 0, "rows are buffered"},
       {layout.appends_to_stage, "appends to the stage"},
-      {layout.row_blocks_in_step, "row blocks in step"},
+      {layout.row_blocks_in_step > 1, "row blocks in step"},
       {layout.counts_partials, "partials are counted"},
       {layout.keeps_partials_by_hint, "partials with a hint"},
       {layout.strip_loads > 1, "strips of partials"},

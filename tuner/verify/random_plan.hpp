@@ -18,6 +18,7 @@ std::vector<VerifyKernel> random_kernels(Arch arch, std::uint64_t seed, std::siz
 std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed);
 
 inline constexpr std::size_t kRandomCasesPerKernel = 8;
+inline constexpr std::size_t kQuickCasesPerKernel = 3;  ///< the first of them, which a cross-section has
 
 /// The same for groups of 2 to 8 ranks that share contexts (rank_plan.hpp): different kernels, and the lengths of their
 /// cases.

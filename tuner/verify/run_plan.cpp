@@ -75,7 +75,12 @@ RunPlan plan_run(Arch arch, const VerifyOptions& options) {
         return random_kernels(arch, options.seed, random_combinations(options) / kRandomCasesPerKernel * 26 / 25);
       },
       {.run = {.name = "random",
-               .cases = [seed = options.seed](const KernelSpec& spec) { return random_cases(spec, seed); },
+               .cases =
+                   [seed = options.seed, quick = options.quick](const KernelSpec& spec) {
+                     std::vector<PlannedCase> cases = random_cases(spec, seed);
+                     if (quick) cases.resize(kQuickCasesPerKernel);
+                     return cases;
+                   },
                .cross_check_every = 7 * rare}});
   add(VerifyPart::combinations, [&] { return verify_combinations(arch); },
       {.run = {.name = "combinations", .cases = combination_cases}});

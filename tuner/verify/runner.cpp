@@ -5,7 +5,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "runtime/cuda/driver.hpp"
 #include "tuner/oracle/oracle.hpp"
@@ -204,6 +206,8 @@ Result<void> VerifyRunner::cross_check(VerifyGroup& group, DecodeCase& decode_ca
 }
 
 void VerifyRunner::finish(VerifyGroup group) {
+  const auto now = std::chrono::steady_clock::now();
+  group.seconds = std::chrono::duration<double>(now - std::exchange(last_end_, now)).count();
   if (done_) done_(group);
   groups_.push_back(std::move(group));
 }

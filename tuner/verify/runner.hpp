@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <memory>
@@ -82,6 +83,7 @@ class VerifyRunner {
   std::optional<DependentChain> chain_;
   std::list<Cached> cases_;  ///< most recently used first
   std::vector<VerifyGroup> groups_;
+  std::chrono::steady_clock::time_point last_end_ = std::chrono::steady_clock::now();  ///< of a group
 };
 
 /// The list as messages show it: "{3, 0, 17}". A long list is cut to its first lengths and their number.

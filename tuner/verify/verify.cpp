@@ -134,6 +134,7 @@ std::string to_json(const VerifyReport& report) {
                               {"cases", group.cases},
                               {"failed", group.failed},
                               {"worst_error_ratio", group.worst_error_ratio},
+                              {"seconds", group.seconds},
                               {"failures", group.failures}});
   }
   return json.dump(2);

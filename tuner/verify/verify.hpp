@@ -45,6 +45,7 @@ struct VerifyGroup {
   std::int64_t refused = 0;  ///< kernels that spill, which therefore can never be launched
   std::int64_t cases = 0, failed = 0;
   double worst_error_ratio = 0;       ///< the error over that of a plain implementation; at most 2 passes
+  double seconds = 0;                 ///< from the end of the group before, or the start, until all cases were checked
   std::vector<std::string> failures;  ///< at most 8, each with all that is needed to repeat it
 };
 
