@@ -34,6 +34,13 @@ def blocks(page, info):
     return [text for has, text in all_blocks(page) if has == info]
 
 
+def anchors(page):
+    """What links to headings of the page end with: lower case, hyphens for spaces, no punctuation, neither code marks nor addresses."""
+    headings = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text()))
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain]
+
+
 def commands(text):
     """The command lines of a shell block. Continued lines are joined, and comments and leading assignments are left out."""
     lines = re.sub(r"\\\n\s*", " ", text).splitlines()
@@ -180,9 +187,19 @@ class Documentation(unittest.TestCase):
 
     def test_every_relative_link_leads_somewhere(self):
         for page in pages():
-            for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text()):
                 if not re.match(r"[a-z]+:", target):
-                    self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
+                    file = page.parent / target if target else page
+                    self.assertTrue(file.exists(), f"{page.name}: {target}")
+                    if anchor:
+                        self.assertIn(anchor, anchors(file), f"{page.name}: {target}")
+
+    def test_the_index_of_the_lab_notes_has_a_row_for_every_entry(self):
+        notes = SOURCE / "docs/lab-notes"
+        linked = re.findall(r"(?m)^\| \[[^]]+\]\(([^)]+)\) \|", (notes / "README.md").read_text())
+        entries = [f"{page.name}#{anchor}" for page in notes.glob("*.md") for anchor in anchors(page) if re.match(r"\d{4}-", anchor)]
+        self.assertGreater(len(entries), 50)
+        self.assertEqual(sorted(linked), sorted(entries))
 
     def test_the_readme_of_the_package_has_no_relative_links(self):
         """It is shown by package indexes, where the files beside it are not."""
