@@ -77,10 +77,7 @@ std::string_view to_string(KvLayout v) { return v == KvLayout::contiguous ? "con
 Result<DType> parse_dtype(std::string_view text) {
   return parse_enum("dtype", text, std::array{DType::bf16, DType::fp16});
 }
-Result<LoadPath> parse_load_path(std::string_view text) {
-  return parse_enum("load path", text,
-                    std::array{LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector});
-}
+Result<LoadPath> parse_load_path(std::string_view text) { return parse_enum("load path", text, kLoadPaths); }
 Result<FixUp> parse_fix_up(std::string_view text) {
   return parse_enum("fix-up", text, std::array{FixUp::ticket, FixUp::wait});
 }

@@ -1,6 +1,7 @@
 // kernel_spec.hpp -- KernelSpec: everything one emitted kernel is specialised for. Plain data; any thread.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -44,6 +45,8 @@ enum class DType : std::uint8_t { bf16, fp16 };
 ///   tensor    a producer warp's tensor copies, 128-byte swizzled (sm_90a; PTX ISA, "cp.async.bulk.tensor"); wgmma
 ///   vector    straight to registers; fp32 FMAs, no matrix instructions (one or two query rows of a KV head)
 enum class LoadPath : std::uint8_t { ldg, cp_async, bulk, tensor, vector };
+inline constexpr std::array kLoadPaths{LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor,
+                                       LoadPath::vector};
 /// Whether KV goes straight to registers. There is no ring then, and stages is 1.
 constexpr bool loads_to_registers(LoadPath load) { return load == LoadPath::ldg || load == LoadPath::vector; }
 /// Who reduces partials: the contributor that draws the last ticket, or all of them after waiting for each other, a

@@ -12,6 +12,7 @@
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
+#include "generator/parse_enum.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/winner_table.hpp"
@@ -131,7 +132,7 @@ Command add_emit(CLI::App& program) {
   CLI::App* app = program.add_subcommand("emit", "Print the CUDA source of a kernel; no GPU is needed");
   add_shape_flags(*app, flags->shape, kEmitBatch, kEmitContext);
   add_device_flags(*app, flags->device);
-  const auto option = [&](const char* name, std::string& value, const char* help, const char* type = "N") {
+  const auto option = [&](const char* name, std::string& value, const char* help, const std::string& type = "N") {
     app->add_option(name, value, help)->type_name(type)->group("Kernel");
   };
   option("--tile", flags->tile, "The LeanTile, in tokens");
@@ -139,7 +140,7 @@ Command add_emit(CLI::App& program) {
   option("--warp-tokens", flags->warp_tokens, "How many tokens a warp takes in a step: 16, 32 or 64");
   option("--stages", flags->stages, "The number of stages of the ring");
   option("--ctas-per-sm", flags->ctas_per_sm, "How many CTAs one SM must be able to hold");
-  option("--load", flags->load, "The load path", "ldg|cp_async|bulk|tensor|vector");
+  option("--load", flags->load, "The load path", names_of(kLoadPaths, "|"));
   option(
       "--fixup", flags->fixup,
       "The fix-up. ticket: the contributor that arrives last merges; wait: all contributors wait, and each reduces a "

@@ -231,7 +231,7 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   // Twice the tokens a step with half the warps, and the reverse, have the same bytes in flight.
   add([](KernelSpec& s) { s.warp_tokens *= 2, s.warps = std::max(s.warps / 2, kFewestWarps); });
   add([](KernelSpec& s) { s.warp_tokens /= 2, s.warps *= 2; });
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (const LoadPath load : kLoadPaths) {
     add([load](KernelSpec& s) { s.stages = loads_to_registers(s.load) ? 2 : s.stages, s.load = load; });
   }
   add([](KernelSpec& s) { s.fixup = s.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket; });

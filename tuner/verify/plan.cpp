@@ -14,7 +14,6 @@ constexpr int kHeadDims[] = {64, 96, 128, 256};
 constexpr DType kDTypes[] = {DType::bf16, DType::fp16};
 constexpr KvLayout kLayouts[] = {KvLayout::contiguous, KvLayout::strided};
 constexpr FixUp kFixUps[] = {FixUp::ticket, FixUp::wait};
-constexpr LoadPath kLoads[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector};
 
 std::string group_name(const KernelSpec& spec) {
   return fmt::format("{} d{} {}", to_string(spec.dtype), spec.head_dim, to_string(spec.load));
@@ -77,7 +76,7 @@ KernelSpec with_tunables(KernelSpec base, const Tunables& tunables) {
 }
 
 std::vector<LoadPath> load_paths_of(Arch arch) {
-  std::vector<LoadPath> loads(std::begin(kLoads), std::end(kLoads));
+  std::vector<LoadPath> loads(std::begin(kLoadPaths), std::end(kLoadPaths));
   std::erase_if(loads, [&](LoadPath load) {
     return (load == LoadPath::bulk && arch.major < 9) || (load == LoadPath::tensor && arch != Arch{9, 0, true});
   });

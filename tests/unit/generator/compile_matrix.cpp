@@ -87,7 +87,7 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
   std::size_t turn = 0, arch_turn = run_seed();
   for (Arch arch : matrix_arches()) {
     ++turn, ++arch_turn;
-    for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    for (LoadPath load : kLoadPaths) {
       if (load == LoadPath::bulk && arch.major < 9) continue;  // no bulk copies before Hopper
       std::vector<std::vector<KernelSpec>> of_dims;            // of each head_dim that the load path has
       for (int head_dim : {64, 96, 128, 256}) {
@@ -125,7 +125,7 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     }
   }
   // What query tokens have selected, block by block on every load path and row by row over latent caches.
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (const LoadPath load : kLoadPaths) {
     KernelSpec spec =
         matrix_spec({9, 0, true}, DType::bf16, 128, load, FixUp::ticket, load == LoadPath::vector ? 1 : 4);
     spec.features = {.page_size = 64, .selection_block = 64};

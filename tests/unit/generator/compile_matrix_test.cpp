@@ -124,7 +124,7 @@ TEST(CompileMatrix, TheFirstDefaultKernelOfManyHeadsOverALatentCacheCompiles) {
 /// of which a change has every load path with one, in turn, two kernels with many features, and one of clusters.
 TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
   std::vector<KernelSpec> specs;
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (const LoadPath load : kLoadPaths) {
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       if (!in_turn((static_cast<std::size_t>(load) + static_cast<std::size_t>(fixup)) % 2, 2)) continue;
       specs.push_back(matrix_spec({9, 0, true}, DType::bf16, 128, load, fixup, load == LoadPath::vector ? 1 : 4));

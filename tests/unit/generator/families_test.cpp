@@ -12,9 +12,6 @@
 namespace leanattn {
 namespace {
 
-constexpr LoadPath kLoadPaths[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor,
-                                   LoadPath::vector};
-
 /// Heads of few and many query rows, plain and latent, on every load path and with four and eight warps.
 std::vector<KernelSpec> many_specs() {
   std::vector<KernelSpec> specs;

@@ -22,7 +22,7 @@ namespace {
 
 std::vector<KernelSpec> one_of_each_family() {
   std::vector<KernelSpec> specs;
-  for (LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (LoadPath load : kLoadPaths) {
     for (FixUp fixup : {FixUp::ticket, FixUp::wait}) {
       for (DType dtype : {DType::bf16, DType::fp16}) {
         specs.push_back({.group = load == LoadPath::vector ? 2 : 4,

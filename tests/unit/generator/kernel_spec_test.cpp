@@ -19,7 +19,7 @@ KernelSpec any_spec() {
   spec.dtype = *rc::gen::element(DType::bf16, DType::fp16);
   spec.layout = *rc::gen::element(KvLayout::contiguous, KvLayout::strided);
   spec.lse = *rc::gen::arbitrary<bool>();
-  spec.load = *rc::gen::element(LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector);
+  spec.load = *rc::gen::elementOf(kLoadPaths);
   spec.fixup = *rc::gen::element(FixUp::ticket, FixUp::wait);
   spec.warp_tokens = *rc::gen::element(16, 32, 64);
   spec.tile = spec.warp_tokens * *rc::gen::inRange(1, 9);
@@ -430,8 +430,7 @@ TEST(Arch, IsReadAndWrittenAsNvidiaWritesIt) {
 }
 
 TEST(Names, EveryEnumeratorIsReadBack) {
-  for (LoadPath v : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector})
-    EXPECT_EQ(parse_load_path(to_string(v)).value(), v);
+  for (LoadPath v : kLoadPaths) EXPECT_EQ(parse_load_path(to_string(v)).value(), v);
   for (FixUp v : {FixUp::ticket, FixUp::wait}) EXPECT_EQ(parse_fix_up(to_string(v)).value(), v);
   for (DType v : {DType::bf16, DType::fp16}) EXPECT_EQ(parse_dtype(to_string(v)).value(), v);
   for (KvLayout v : {KvLayout::contiguous, KvLayout::strided}) EXPECT_EQ(parse_kv_layout(to_string(v)).value(), v);

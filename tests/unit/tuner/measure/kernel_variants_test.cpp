@@ -38,8 +38,6 @@ EmittedKernel with_roles(FixUp fixup) {
   return emit(spec).value();
 }
 
-constexpr LoadPath kFamilies[] = {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor,
-                                  LoadPath::vector};
 constexpr FixUp kFixUps[] = {FixUp::ticket, FixUp::wait};
 
 std::size_t times(std::string_view text, std::string_view piece) {
@@ -49,7 +47,7 @@ std::size_t times(std::string_view text, std::string_view piece) {
 }
 
 TEST(KernelVariants, StampEveryMomentOnce) {
-  for (const LoadPath load : kFamilies) {
+  for (const LoadPath load : kLoadPaths) {
     for (const FixUp fixup : kFixUps) {
       const auto stamped = with_stamps(emitted(load, fixup));
       ASSERT_TRUE(stamped.has_value()) << stamped.error().message;
@@ -82,7 +80,7 @@ TEST(KernelVariants, KernelsWithRolesAreStampedAndLoseTheirMerge) {
 }
 
 TEST(KernelVariants, EveryFamilyLosesItsMerge) {
-  for (const LoadPath load : kFamilies) {
+  for (const LoadPath load : kLoadPaths) {
     for (const FixUp fixup : kFixUps) {
       const EmittedKernel whole = emitted(load, fixup);
       const auto shorter = without_merging(whole);

@@ -44,8 +44,7 @@ TEST(VerifyPlan, AFullRunHasEveryCombinationThatExists) {
     for (const DType dtype : {DType::bf16, DType::fp16}) {
       for (const int head_dim : {64, 96, 128, 256}) {
         for (const int group : verify_groups()) {
-          for (const LoadPath load :
-               {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+          for (const LoadPath load : kLoadPaths) {
             for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {
               for (const KvLayout layout : {KvLayout::contiguous, KvLayout::strided}) {
                 for (const bool lse : {false, true}) {
@@ -125,7 +124,7 @@ TEST(VerifyPlan, RotationGivesEveryLoadPathEveryTunable) {
     met.insert({static_cast<int>(spec.load), spec.warps, spec.tile});
   }
   std::set<std::tuple<int, int, int>> wanted;
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::cp_async, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (const LoadPath load : kLoadPaths) {
     for (const Tunables& tunables : verify_tunables()) {
       const KernelSpec spec = with_tunables({.arch = kPlanHopper, .head_dim = 64, .group = 1, .load = load}, tunables);
       if (validate(spec)) wanted.insert({static_cast<int>(load), spec.warps, spec.tile});
