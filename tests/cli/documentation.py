@@ -16,6 +16,7 @@ import unittest
 
 PROGRAM = None
 SOURCE = None
+EXCERPT = re.compile(r"(cpp|cuda) \S+/\S+")  # the language, and the file that a block is from
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "python/README.md"]
 
 
@@ -23,10 +24,15 @@ def pages():
     return [SOURCE / name for name in PAGES] + sorted((SOURCE / "docs").rglob("*.md"))
 
 
+def numbered_blocks(page):
+    """The (line, info string, text) of every fenced block, also of those in lists."""
+    text = page.read_text()
+    found = re.finditer(r"^( *)```([^\n]*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, block.start()) + 2, block[2], re.sub(rf"(?m)^{block[1]}", "", block[3])) for block in found]
+
+
 def all_blocks(page):
-    """The (info string, text) of every fenced block, also of those in lists."""
-    found = re.findall(r"^( *)```([^\n]*)\n(.*?)^ *```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [(info, re.sub(rf"(?m)^{indent}", "", text)) for indent, info, text in found]
+    return [(info, text) for _, info, text in numbered_blocks(page)]
 
 
 def blocks(page, info):
@@ -39,6 +45,12 @@ def anchors(page):
     headings = re.findall(r"(?m)^#+ (.*)$", re.sub(r"(?ms)^ *```.*?^ *```$", "", page.read_text()))
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
     return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in plain]
+
+
+def code_lines(text):
+    """Lines of CUDA without indentation and comments."""
+    lines = (re.sub(r"\s*//.*", "", line).strip() for line in text.splitlines())
+    return [line for line in lines if line and line != "#pragma unroll"]
 
 
 def commands(text):
@@ -93,7 +105,8 @@ class Documentation(unittest.TestCase):
     def test_every_block_is_of_a_kind_that_is_checked(self):
         for page in pages():
             for info, text in all_blocks(page):
-                self.assertIn(info, ["sh no-gpu", "sh gpu", "sh build", "cpp", "c", "cmake", "python", "json"], f"{page.name}:\n{text}")
+                kinds = ["sh no-gpu", "sh gpu", "sh build", "cpp", "c", "cmake", "python", "json"] + ["cuda"] * (page.name == "annotated-kernel.md")
+                self.assertTrue(info in kinds or EXCERPT.fullmatch(info), f"{page.name}:\n{text}")
 
     def test_commands_that_need_a_gpu_are_accepted_without_one(self):
         """Blocks marked `sh gpu` and `sh build` have flags and files that exist. What the commands do is not checked."""
@@ -102,7 +115,7 @@ class Documentation(unittest.TestCase):
             for words in (words for info in ("sh gpu", "sh build") for text in blocks(page, info) for words in commands(text)):
                 with self.subTest(page=page.name, command=words), tempfile.TemporaryDirectory() as folder:
                     if words[0] == "leanattn":
-                        for name in ("capture-4711", "today.json", "last.json", "paper.json", "regret.json"):
+                        for name in ("capture-4711", "today.json", "report.json", "paper.json", "regret.json"):
                             pathlib.Path(folder, name).touch()
                         pathlib.Path(folder, "bench").symlink_to(SOURCE / "bench")
                         words = [word.replace("/tmp/", "").replace("$PWD", folder) for word in words]
@@ -119,9 +132,16 @@ class Documentation(unittest.TestCase):
                         self.assertIn("--attention-backend CUSTOM", " ".join(words))
                     elif words[0] == "sglang":
                         self.assertRegex(" ".join(words), "attention-backend leanattn$")
-                    elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|simulated_tuning|source_hashes|fit_costs)", words[0]):
+                    elif not re.fullmatch(r"build/\w+/tests/(unit_\w+|compile_matrix|simulated_tuning|source_hashes|fit_costs)", words[0]):
                         self.assertIn(words[0], ["cmake", "ninja", "ctest", "pip"])
         self.assertGreater(asked, 5)
+
+    def test_every_block_that_needs_a_gpu_is_listed_with_its_commands(self):
+        pages = [SOURCE / "README.md", SOURCE / "docs/how-to/report.md"]
+        listed = subprocess.run([SOURCE / "scripts/documented-commands", *pages], capture_output=True, text=True, check=True).stdout
+        wanted = [line for page in pages for info, text in all_blocks(page) if info in ("sh gpu", "python") for line in text.splitlines()]
+        self.assertEqual(re.findall(r"(?m)^    \| (.*)$", listed), wanted)
+        self.assertIn("needs today.json", listed)
 
     def test_examples_compile(self):
         """A block that is a file of examples/ is compiled there. Others are compiled here, and a fragment of C is the body of a function."""
@@ -230,6 +250,32 @@ class Documentation(unittest.TestCase):
         printed = subprocess.run([PROGRAM, "families"], capture_output=True, text=True, check=True).stdout
         page = (SOURCE / "docs/kernel.md").read_text()
         self.assertIn("<!-- leanattn families -->\n" + printed + "<!-- end -->\n", page, "run: leanattn families")
+
+    def check_excerpt(self, excerpt, text):
+        """Lines between two `...` follow each other in the text. Comments and `#pragma unroll` do not count."""
+        lines_of_text, at = code_lines(text), 0
+        for piece in re.split(r"(?m)^\s*\.\.\.$", excerpt):
+            lines = code_lines(piece)
+            found = [i for i in range(at, len(lines_of_text)) if lines_of_text[i:i + len(lines)] == lines]
+            self.assertTrue(found, "\n".join(["not there:", *lines]))
+            at = found[0] + len(lines)
+
+    def test_the_excerpts_of_a_kernel_are_in_what_emit_prints(self):
+        page = SOURCE / "docs/annotated-kernel.md"
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.run_block(blocks(page, "sh no-gpu")[0], folder)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            kernel = pathlib.Path(folder, "decode.cu").read_text()
+        excerpts = blocks(page, "cuda")
+        self.assertGreater(len(excerpts), 7)
+        for excerpt in excerpts:
+            self.check_excerpt(excerpt, kernel)
+
+    def test_the_excerpts_of_files_are_in_them(self):
+        excerpts = [(info.split()[1], text) for page in pages() for info, text in all_blocks(page) if EXCERPT.fullmatch(info)]
+        self.assertGreater(len(excerpts), 5)
+        for file, text in excerpts:
+            self.check_excerpt(text, (SOURCE / file).read_text())
 
     def test_the_command_page_has_every_command_and_every_flag(self):
         page = (SOURCE / "docs/command-line.md").read_text()
