@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <queue>
 #include <utility>
@@ -33,6 +34,14 @@ std::string cache_of(const Features& f) {
 
 std::string queries_of(const Features& f) {
   return f.q_len > 1 ? fmt::format("query tokens, {}", to_string(f.mask)) : "one query token";
+}
+
+/// About how long checking a kernel takes, in a unit of its own: the oracle takes longest, row by row, and with ranks
+/// for each of them again. Compiling takes as long as some rows.
+std::size_t price_of(const KernelSpec& spec) {
+  constexpr int kRowsOfCompiling = 32;
+  return static_cast<std::size_t>((kRowsOfCompiling + query_rows(spec.features, spec.group)) *
+                                  std::max(ranks_of_context(spec.features), 1));
 }
 
 }  // namespace
@@ -77,7 +86,7 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {"head size", spec.head_dim},
       {"group", spec.group},
       {"page size", f.page_size},
-      {"query tokens", f.q_len},
+      {"query tokens up to", static_cast<int>(std::bit_ceil(static_cast<unsigned>(f.q_len)))},
       {"selection block", f.selection_block},
       {"ranks", ranks_of_context(f)},
       {"unit", f.context_interleave},
@@ -153,15 +162,15 @@ CrossSection cross_section(const std::vector<VerifyKernel>& plan) {
     return static_cast<std::size_t>(
         std::count_if(met[kernel].begin(), met[kernel].end(), [&](std::size_t place) { return missing[place]; }));
   };
-  // What a kernel brings only becomes less, so an earlier count is looked at again when it comes to the top. Checking
-  // one of a group takes several times as long as another one, so these only bring what no other has brought.
+  // The kernel is next that brings most for its price. What it brings only becomes less, so an earlier count is looked
+  // at again when it comes to the top.
+  std::vector<std::size_t> price(plan.size());
+  std::transform(plan.begin(), plan.end(), price.begin(),
+                 [](const VerifyKernel& kernel) { return price_of(kernel.specs.front()); });
   using Entry = std::pair<std::size_t, std::size_t>;  // what it brings, and its place in the plan
-  const auto of_group = [&](const Entry& entry) {
-    return has_part_of_context(plan[entry.second].specs.front().features);
-  };
   const auto worse = [&](const Entry& a, const Entry& b) {
-    if (of_group(a) != of_group(b)) return of_group(a);
-    return a.first != b.first ? a.first < b.first : a.second > b.second;
+    const std::size_t worth_of_a = a.first * price[b.second], worth_of_b = b.first * price[a.second];
+    return worth_of_a != worth_of_b ? worth_of_a < worth_of_b : a.second > b.second;
   };
   std::priority_queue<Entry, std::vector<Entry>, decltype(worse)> best(worse);
   for (std::size_t i = 0; i < plan.size(); ++i) best.emplace(met[i].size(), i);
