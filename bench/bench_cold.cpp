@@ -17,7 +17,7 @@ namespace {
 
 /// The kernel of an untuned Llama-3-8B decode.
 KernelSpec default_spec() {
-  return default_config(facts_for_arch({9, 0, true}, 132).value(), {}, {.longest_context = 8192}).spec;
+  return default_config({facts_for_arch({9, 0, true}, 132).value(), {}, {.longest_context = 8192}}).spec;
 }
 
 void spec_to_source(benchmark::State& state) {
@@ -59,7 +59,7 @@ void spec_to_loaded_kernel(benchmark::State& state, bool cached) {
   if (!context) return state.SkipWithError(context.error().message.c_str());
   const auto facts = device_facts(0);
   if (!facts) return state.SkipWithError(facts.error().message.c_str());
-  const KernelSpec spec = default_config(*facts, {}, {.longest_context = 8192}).spec;
+  const KernelSpec spec = default_config({*facts, {}, {.longest_context = 8192}}).spec;
   const TemporaryDirectory directory(std::filesystem::temp_directory_path());
   if (cached) {
     const auto cache = open_cubin_db(directory.path(), nullptr);

@@ -50,7 +50,7 @@ Result<void> write_winners(const std::filesystem::path& directory, int problems)
     trial.problem = to_json(problem);
     trial.shape = to_json(shape);
     trial.policy = "cold";
-    Config config = default_config(*device, problem, shape);
+    Config config = default_config({*device, problem, shape});
     config.grid = 1 + i % 64;
     trial.config = to_json(config);
     trial.samples = 5;

@@ -1,7 +1,9 @@
-// integers.hpp -- quotients and multiples that are rounded up. Any thread.
+// integers.hpp -- quotients and multiples that are rounded up; sums and products that do not overflow. Any thread.
 #pragma once
 
 #include <concepts>
+#include <cstdint>
+#include <limits>
 #include <type_traits>
 
 namespace leanattn {
@@ -17,6 +19,18 @@ constexpr Value divide_up(Value value, std::type_identity_t<Value> by) {
 template <std::integral Value>
 constexpr Value round_up(Value value, std::type_identity_t<Value> to) {
   return divide_up(value, to) * to;
+}
+
+/// a + b for terms that are not negative, at most INT64_MAX.
+constexpr std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<std::int64_t>::max() : sum;
+}
+
+/// a * b for factors that are not negative, at most INT64_MAX.
+constexpr std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() : product;
 }
 
 }  // namespace v1

@@ -1,8 +1,8 @@
 #include "generator/workspace.hpp"
 
 #include <algorithm>
-#include <limits>
 
+#include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
 
 namespace leanattn {
@@ -19,17 +19,15 @@ std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64
   const auto tiles =
       static_cast<std::int64_t>(lean_most_tiles(static_cast<std::uint64_t>(std::max<std::int64_t>(0, context_capacity)),
                                                 static_cast<unsigned>(spec.tile), spec.features.sink_tokens));
-  std::int64_t slots = 0;
-  return __builtin_mul_overflow(tiles, output_tiles, &slots) ? std::numeric_limits<std::int64_t>::max() : slots;
+  return saturating_product(tiles, output_tiles);
 }
 
 WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots, std::int64_t output_tiles) {
-  const auto round_up = [](std::int64_t bytes) { return (bytes + 255) / 256 * 256; };
   WorkspaceLayout layout;
   layout.slots = slots;
   layout.tickets_offset = 0;
-  layout.partials_offset = round_up((slots + output_tiles) * 4);
-  layout.total_bytes = layout.partials_offset + round_up(slots * 2 * layout_of(spec).partial_floats * 4);
+  layout.partials_offset = round_up((slots + output_tiles) * 4, 256);
+  layout.total_bytes = layout.partials_offset + round_up(slots * 2 * layout_of(spec).partial_floats * 4, 256);
   return layout;
 }
 

@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "generator/integers.hpp"
 #include "generator/parse_enum.hpp"
 #include "generator/parse_json.hpp"
 #include "generator/row_format.hpp"
@@ -26,12 +27,6 @@ constexpr std::int64_t kLargestSegmentCost = 1024;  // LeanTiles
 constexpr int kHeadDimStep = 16, kLargestValueDim = 512;
 constexpr int kLargestGroup = 128;  // with the most query tokens, 16, a KV head has 2048 query rows
 
-/// a * b for non-negative factors, at most INT64_MAX.
-std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? kLargest : product;
-}
-
 Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowest, std::int64_t largest) {
   if (value >= lowest && value <= largest) return {};
   return fail(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value),
@@ -43,12 +38,6 @@ Result<void> check_head_dim(const char* name, int value, int largest) {
   if (value % kHeadDimStep == 0 && value <= largest) return {};
   return fail(ErrorCode::unsupported, fmt::format("{} {} is not supported", name, value),
               fmt::format("Supported: multiples of {} up to {}.", kHeadDimStep, largest));
-}
-
-/// a + b for non-negative terms, at most INT64_MAX.
-std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? kLargest : sum;
 }
 
 std::int64_t bytes_of_tokens(const DecodeProblem& problem, std::int64_t tokens) {
@@ -328,6 +317,11 @@ Shape canonical(const Shape& shape) {
   return result;
 }
 
+Shape without_max_batch(Shape shape) {
+  shape.max_batch = 0;
+  return canonical(shape);
+}
+
 DecodeProblem canonical(DecodeProblem problem) {
   Features& features = problem.features;
   if (features.v_head_dim == problem.head_dim) features.v_head_dim = 0;
@@ -373,13 +367,9 @@ Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
   return canonical(visible);
 }
 
-std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape) {
-  return total_tokens(visible_shape(problem, shape));
-}
-
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
   const int lists = has_selection(problem.features) ? problem.features.q_len : 1;
-  return bytes_of_tokens(problem, saturating_product(visible_tokens(problem, shape), lists));
+  return bytes_of_tokens(problem, saturating_product(total_tokens(visible_shape(problem, shape)), lists));
 }
 
 std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {

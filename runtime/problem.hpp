@@ -90,6 +90,8 @@ int v_head_dim(const DecodeProblem& problem);
 /// The same shape, with max_batch and total_context 0 where they only repeat what the other fields say. Shapes that
 /// mean the same are equal then.
 Shape canonical(const Shape& shape);
+/// The part of a shape that decides what is fast, canonical: max_batch decides the size of a plan.
+Shape without_max_batch(Shape shape);
 /// Tokens over the batch: total_context with its default filled in. Saturates at INT64_MAX.
 std::int64_t total_tokens(const Shape& shape);
 /// The shape counted in visible tokens, those that at least one query token sees: without a window the same shape. Of a
@@ -97,8 +99,6 @@ std::int64_t total_tokens(const Shape& shape);
 /// tokens but never too few. Of a group, lengths are those of a rank's parts, and a window shows as much of them as of
 /// the rank that has most of it.
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape);
-/// Visible tokens over the batch: total_tokens of visible_shape().
-std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape);
 
 /// JSON on one line with sorted keys, for database keys and reports. Shapes are made canonical() first. A problem has
 /// "pdl" only when it is true, "features" only when they are not plain and "group_link" only when it is known, and a

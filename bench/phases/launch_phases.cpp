@@ -46,7 +46,7 @@ Result<CtaMoments> read_moments(const GpuBackend& backend, const TimedGraph& gra
 
 Result<Json> launch_phases(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
                            const LayeredWinners& winners, CubinCache* cubins) {
-  const Choice choice = look_up(device, problem, shape, L2Policy::cold, winners);
+  const Choice choice = look_up({device, problem, shape}, L2Policy::cold, winners);
   const Config& config = choice.config;
   const auto emitted = emit(config.spec);
   if (!emitted) return tl::unexpected(emitted.error());

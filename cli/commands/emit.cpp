@@ -98,7 +98,7 @@ int run(const Console& console, const EmitFlags& flags) {
   const Choice choice = WinnerTable::build(target->facts, layers).find(workload->problem, workload->shapes.front());
 
   const Result<KernelSpec> spec = with_overrides(
-      choice.config.spec, default_config(target->facts, workload->problem, workload->shapes.front()).spec, flags);
+      choice.config.spec, default_config({target->facts, workload->problem, workload->shapes.front()}).spec, flags);
   if (!spec) return report_error(spec.error());
   const Result<EmittedKernel> kernel = emit(*spec);
   if (!kernel) return report_error(kernel.error());

@@ -57,7 +57,8 @@ Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& wo
   if (!lengths) return tl::unexpected(lengths.error());
   // Only visible tokens are laid on the line.
   for (int& length : *lengths) {
-    if (length > 0) length = static_cast<int>(visible_tokens(workload.problem, {.longest_context = length}));
+    if (length > 0)
+      length = static_cast<int>(visible_shape(workload.problem, {.longest_context = length}).longest_context);
   }
   KernelSpec spec = base_spec(Arch{9, 0, true}, workload.problem);
   const auto tile = flags.tile.empty() ? Result<std::int64_t>(spec.tile) : parse_size("--tile", flags.tile, 1, 1 << 20);

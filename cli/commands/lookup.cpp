@@ -38,20 +38,14 @@ struct LookupFlags {
   std::string require, link;
 };
 
-/// What of a shape decides how long it takes.
-Shape batch_and_contexts(Shape shape) {
-  shape.max_batch = 0;
-  return canonical(shape);
-}
-
 /// The sizes of one launch of an answer.
 struct Launch {
   std::int64_t output_tiles = 0, lean_tiles = 0, workspace_bytes = 0;
 };
 
-Launch launch_of(const DecodeProblem& problem, const Shape& shape, const Config& config) {
-  return {output_tiles(problem, shape, config.spec), lean_tiles(problem, shape, config.spec),
-          workspace_for(problem, plan_size(problem, shape), config).total_bytes};
+Launch launch_of(const DecodeStep& step, const Config& config) {
+  return {output_tiles(step, config.spec), lean_tiles(step, config.spec),
+          workspace_for(step.problem, plan_size(step.problem, step.shape), config).total_bytes};
 }
 
 /// Says so when an answer for dependent launches was measured with ordinary ones, or the other way round.
@@ -64,7 +58,7 @@ std::string launch_caveat(const Choice& choice) {
 std::string measured_us(const Shape& shape, const Choice& choice) {
   if (choice.tuned_us <= 0) return "-";
   const std::string us = fmt::format("{:.1f}", choice.tuned_us);
-  const bool of_this = batch_and_contexts(choice.tuned_shape) == batch_and_contexts(shape);
+  const bool of_this = without_max_batch(choice.tuned_shape) == without_max_batch(shape);
   return of_this ? us : fmt::format("{} of {}", us, detail::shape_name(choice.tuned_shape));
 }
 
@@ -111,25 +105,25 @@ std::string group_basis(const Choice& choice) {
                      choice.tuned_link == GroupLink::unknown ? "link unknown" : to_string(choice.tuned_link));
 }
 
-void print_explanation(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
+void print_explanation(const DecodeStep& step, const Choice& choice) {
   const KernelSpec& spec = choice.config.spec;
-  const Launch launch = launch_of(problem, shape, choice.config);
-  print_text(fmt::format("{}\n", describe(shape)));
+  const Features& features = step.problem.features;
+  const Launch launch = launch_of(step, choice.config);
+  print_text(fmt::format("{}\n", describe(step.shape)));
   print_text(fmt::format("  why         {}: {}\n", to_string(choice.provenance), why(choice)));
   if (choice.tuned_us > 0) {
     print_text(fmt::format("  measured    {:.1f} us for {}{}{}\n", choice.tuned_us, describe(choice.tuned_shape),
                            choice.tuned_nvrtc.empty() ? "" : ", compiled by NVRTC " + choice.tuned_nvrtc,
                            choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
   }
-  if (in_group(problem.features))
-    print_text(fmt::format("  group       {} ranks: {}\n", problem.features.context_parallel, group_basis(choice)));
+  if (in_group(features))
+    print_text(fmt::format("  group       {} ranks: {}\n", features.context_parallel, group_basis(choice)));
   print_text(fmt::format("  layer       {}\n", describe_layer(choice.layer)));
   if (choice.predicted_us > 0 && !choice.taken_over)
     print_text(fmt::format("  expected    {:.1f} us by the cost model\n", choice.predicted_us));
-  if (!is_plain(problem.features)) print_text(fmt::format("  features    {}\n", to_json(problem.features)));
-  if (const std::int64_t visible = visible_tokens(problem, shape); visible < total_tokens(shape)) {
-    print_text(fmt::format("  window      {} of {} tokens are read\n", visible, total_tokens(shape)));
-  }
+  if (!is_plain(features)) print_text(fmt::format("  features    {}\n", to_json(features)));
+  if (const std::int64_t visible = total_tokens(step.visible), all = total_tokens(step.shape); visible < all)
+    print_text(fmt::format("  window      {} of {} tokens are read\n", visible, all));
   print_text(fmt::format("  kernel      {}\n", kernel_name(spec)));
   print_text(fmt::format("  CTA         {} warps, {} LeanTile tokens, {} stages by {}, {} B shared memory\n",
                          spec.warps, spec.tile, spec.stages, to_string(spec.load), layout_of(spec).shared_bytes));
@@ -154,17 +148,17 @@ void print_explanation(const DecodeProblem& problem, const Shape& shape, const C
   print_text(fmt::format("  workspace   {}\n", format_bytes(launch.workspace_bytes)));
 }
 
-Json json_of(const DecodeProblem& problem, const Shape& shape, const Choice& choice) {
-  const Launch launch = launch_of(problem, shape, choice.config);
+Json json_of(const DecodeStep& step, const Choice& choice) {
+  const Launch launch = launch_of(step, choice.config);
   const bool measured = choice.tuned_us > 0;
-  return {{"shape", Json::parse(to_json(shape))},
+  return {{"shape", Json::parse(to_json(step.shape))},
           {"provenance", to_string(choice.provenance)},
           {"why", why(choice)},
           {"kernel", kernel_name(choice.config.spec)},
           {"config", Json::parse(to_json(choice.config))},
           {"output_tiles", launch.output_tiles},
           {"lean_tiles", launch.lean_tiles},
-          {"visible_tokens", visible_tokens(problem, shape)},
+          {"visible_tokens", total_tokens(step.visible)},
           {"workspace_bytes", launch.workspace_bytes},
           {"tuned_us", measured ? Json(choice.tuned_us) : Json(nullptr)},
           {"tuned_shape", measured ? Json::parse(to_json(choice.tuned_shape)) : Json(nullptr)},
@@ -200,26 +194,26 @@ Result<void> set_link(const std::string& text, std::vector<Workload>& workloads)
 }
 
 /// Prints the answers for one problem, or gives them as JSON. `missing` counts those that are worse than allowed.
-Json answer(const Console& console, const LookupFlags& flags, const WinnerTable& winners, const Workload& workload,
-            Provenance worst_allowed, int& missing) {
+Json answer(const Console& console, const LookupFlags& flags, const Target& target, const WinnerTable& winners,
+            const Workload& workload, Provenance worst_allowed, int& missing) {
   Json answers = Json::array();
   Table table{.headings = {"batch", "context", "from", "layer", "measured us", "grid", "workspace", "kernel"},
               .rows = {},
               .right_aligned = "rrllrrrl"};
   for (const Shape& shape : workload.shapes) {
     const Choice choice = winners.find(workload.problem, shape);
+    const DecodeStep step(target.facts, workload.problem, shape);
     if (rank(choice.provenance) > rank(worst_allowed)) ++missing;
     if (console.json) {
-      answers.push_back(json_of(workload.problem, shape, choice));
+      answers.push_back(json_of(step, choice));
     } else if (flags.explain) {
-      print_explanation(workload.problem, shape, choice);
+      print_explanation(step, choice);
     } else {
-      table.rows.push_back({std::to_string(shape.batch), format_size(shape.longest_context),
-                            std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
-                            choice.layer.empty() ? "-" : choice.layer, measured_us(shape, choice),
-                            std::to_string(choice.config.grid),
-                            format_bytes(launch_of(workload.problem, shape, choice.config).workspace_bytes),
-                            kernel_name(choice.config.spec)});
+      table.rows.push_back(
+          {std::to_string(shape.batch), format_size(shape.longest_context),
+           std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
+           choice.layer.empty() ? "-" : choice.layer, measured_us(shape, choice), std::to_string(choice.config.grid),
+           format_bytes(launch_of(step, choice.config).workspace_bytes), kernel_name(choice.config.spec)});
     }
   }
   if (!console.json && !flags.explain) print_table(table);
@@ -263,7 +257,7 @@ int run(const Console& console, const LookupFlags& flags) {
     if (several && !console.json)
       print_text(fmt::format("{}{}{}\n", shapes > workload.shapes.size() ? "\n" : "", describe(workload.problem),
                              workload.layers.empty() ? "" : fmt::format(" ({})", workload.layers)));
-    Json answers = answer(console, flags, winners, workload, worst_allowed, missing);
+    Json answers = answer(console, flags, *target, winners, workload, worst_allowed, missing);
     Json problem = Json::parse(to_json(workload.problem));
     if (several) {
       document["problems"].push_back(

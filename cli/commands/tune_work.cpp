@@ -72,9 +72,8 @@ Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFac
 Result<std::vector<TuneWork>> missing_work(std::vector<TuneWork> works, TuningDb& db,
                                            std::span<const DeviceFacts> devices) {
   // max_batch does not decide what is fast, so shapes that differ in it alone are one.
-  const auto key = [](const DecodeProblem& problem, Shape shape, std::string_view policy) {
-    shape.max_batch = 0;
-    return std::tuple(to_json(problem), to_json(shape), std::string(policy));
+  const auto key = [](const DecodeProblem& problem, const Shape& shape, std::string_view policy) {
+    return std::tuple(to_json(problem), to_json(without_max_batch(shape)), std::string(policy));
   };
   std::map<std::tuple<std::string, std::string, std::string>, std::set<std::size_t>> won;  // on which of the devices
   for (std::size_t device = 0; device < devices.size(); ++device) {

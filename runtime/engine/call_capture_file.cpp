@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cache/files.hpp"
+#include "generator/integers.hpp"
 #include "generator/parse_json.hpp"
 
 namespace leanattn {
@@ -23,10 +24,6 @@ constexpr int kVersion = 1;
 constexpr std::size_t kLongestAnswer = 32;
 constexpr std::size_t kLargestFile = std::size_t{64} << 20;  // weeks of an engine's lines
 constexpr std::size_t kMostNamed = 20;                       // lines that cannot be read
-
-std::int64_t saturating_sum(std::int64_t a, std::int64_t b) {
-  return a > std::numeric_limits<std::int64_t>::max() - b ? std::numeric_limits<std::int64_t>::max() : a + b;
-}
 
 /// A count of calls, a whole number above 0. Anything else is read as 0 or less.
 std::int64_t read_calls(const Json& object, const char* key) {

@@ -20,35 +20,18 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// Whether a kernel computes the same as those of `base`, so that only their speed differs.
-bool differ_in_tunables_only(const KernelSpec& spec, const KernelSpec& base) {
-  const auto tuned = with_tunables_of(base, spec);
-  return tuned && *tuned == spec;
-}
-
-/// Whether CTAs of the kernel wait for others.
-bool waits(const Choice& choice) { return waits(choice.config.spec); }
-
-/// The grid that PlanCore launches: at most as many CTAs as are resident at once, where CTAs wait for others.
-std::int64_t launched_grid(const Choice& choice, const PreparedKernel& kernel, const GroupMember* group = nullptr) {
-  return waits(choice) ? std::min(choice.config.grid, resident_share(group, kernel)) : choice.config.grid;
-}
-
 /// A key that differs between most plans. same_launch() decides.
-std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
-                   const PreparedKernel& kernel, const GroupMember* group) {
-  return fmt::format("{} {} {} {} {} {} {} {}", kernel_name(choice.config.spec), launched_grid(choice, kernel, group),
-                     choice.config.segment_cost, choice.config.l2_promotion, problem.kv_heads, size.batch,
-                     size.context_capacity, group != nullptr ? group->number() : 0);
+std::string key_of(const DecodeProblem& problem, const PlanSize& size, const Config& config, const GroupMember* group) {
+  return fmt::format("{} {} {} {} {} {} {} {}", kernel_name(config.spec), config.grid, config.segment_cost,
+                     config.l2_promotion, problem.kv_heads, size.batch, size.context_capacity,
+                     group != nullptr ? group->number() : 0);
 }
 
 bool same_launch(const PlanCore& plan, const DecodeProblem& problem, const PlanSize& size, const Choice& choice,
-                 const PreparedKernel& kernel, bool stand_in, const GroupMember* group) {
+                 bool stand_in, const GroupMember* group) {
   const Choice& mine = plan.choice();
   return plan.stand_in() == stand_in && plan.group() == group && plan.limits().problem == problem &&
-         plan.limits().size == size && mine.config.grid == launched_grid(choice, kernel, group) &&
-         mine.config.spec == choice.config.spec && mine.config.segment_cost == choice.config.segment_cost &&
-         mine.config.l2_promotion == choice.config.l2_promotion && mine.provenance == choice.provenance &&
+         plan.limits().size == size && mine.config == choice.config && mine.provenance == choice.provenance &&
          mine.tuned_us == choice.tuned_us && mine.tuned_shape == choice.tuned_shape && mine.layer == choice.layer &&
          mine.stale == choice.stale && mine.tuned_pdl == choice.tuned_pdl;
 }
@@ -142,17 +125,6 @@ Result<void> EngineCore::set_autotune(Autotune mode, const TuneOptions& options)
   return {};
 }
 
-bool EngineCore::tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice,
-                           CUstream_st* stream) {
-  if (!tuning_->wants(choice) || has_part_of_context(problem.features)) [[likely]]
-    return false;
-  if (stream != nullptr) {
-    const auto capturing = parts_.is_capturing(stream);
-    if (!capturing || *capturing) return false;
-  }
-  return tuning_->first_use(problem, shape);
-}
-
 const char* EngineCore::warnings() const {
   const Winners now = winners();
   std::vector<std::string> warnings = parts_.warnings;
@@ -219,100 +191,111 @@ Result<std::shared_ptr<const PreparedKernel>> EngineCore::fit(Choice& choice,
   return kernel;
 }
 
-Config EngineCore::safe_config(const DecodeProblem& problem, const Shape& shape) const {
-  const std::vector<Config> defaults = default_configs(parts_.device, problem, shape);
+Config EngineCore::safe_config(const DecodeStep& step) const {
+  const std::vector<Config> defaults = default_configs(step);
   for (const Config& config : defaults) {
     if (kernels_.ready(config.spec)) return config;
   }
   // A batch-invariant problem has one kernel only, because bits depend on the kernel.
-  if (problem.features.batch_invariant) return defaults.front();
-  const KernelSpec base = base_spec(parts_.device.arch, problem);
-  const auto ready = kernels_.ready_specs([&](const KernelSpec& spec) { return differ_in_tunables_only(spec, base); });
+  if (step.problem.features.batch_invariant) return defaults.front();
+  const auto ready =
+      kernels_.ready_specs([&](const KernelSpec& spec) { return differ_in_tunables_only(spec, step.base); });
   if (ready.empty()) return defaults.front();
   const KernelSpec& spec = *std::min_element(ready.begin(), ready.end(), [](const KernelSpec& a, const KernelSpec& b) {
     return kernel_name(a) < kernel_name(b);
   });
-  return {spec, fastest_grid(parts_.device, problem, shape, spec)};
+  return {spec, fastest_grid(step, spec)};
 }
 
-Result<const PlanCore*> EngineCore::make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                                              const LookupKey& key, WhenNotLoaded when_not_loaded) {
-  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // here locks may be held by threads of the parent
-  if (auto valid = validate(problem, shape); !valid) return tl::unexpected(std::move(valid.error()));
-  // Read before anything else, so that a build that ends from now on outdates the stand-in below.
-  const std::uint64_t builds = builds_.load(std::memory_order_acquire);
+std::pair<EngineCore::Winners, Choice> EngineCore::look_up(const PlanRequest& request) {
+  const auto& [problem, shape, stream, when, key] = request;
   Winners now = winners();
   Choice choice = now.table->find(problem, shape);
-  if (tuned_now(problem, shape, choice, stream)) {
-    now = winners();
-    choice = now.table->find(problem, shape);
-  }
-  if (now.table->locked()) late_winners_->request();
-  const auto has_failed = [&](const Choice& one) {
-    return when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(one.config.spec) &&
-           builder_->has_failed(one.config.spec);
-  };
-  bool hopeless = has_failed(choice);
-  if (hopeless) {
-    const std::vector<Choice> order = now.table->launch_order(problem, shape);
-    const auto next = std::find_if_not(order.begin(), order.end(), has_failed);
-    if (next != order.end()) choice = *next, hopeless = false;
-  }
-  const KernelSpec wanted = choice.config.spec;
-  const bool missing = when_not_loaded == WhenNotLoaded::stand_in && !kernels_.ready(wanted);
-  bool stand_in = false;
-  if (missing && !hopeless) {
-    Config safe = safe_config(problem, shape);
-    stand_in = safe.spec != wanted;
-    if (stand_in) choice = Choice{.config = std::move(safe), .tuned_shape = {}, .layer = {}, .tuned_nvrtc = {}};
-  }
-  auto kernel =
-      hopeless ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(choice.config.spec, stream);
-  if (!kernel && is_about_the_kernel(kernel.error().code)) {
-    std::vector<KernelSpec> tried{choice.config.spec};
-    for (const Choice& next : now.table->launch_order(problem, shape)) {
-      if (std::find(tried.begin(), tried.end(), next.config.spec) != tried.end()) continue;
-      tried.push_back(next.config.spec);
-      choice = next;
-      kernel = prepare(choice.config.spec, stream);
-      if (kernel || !is_about_the_kernel(kernel.error().code)) break;
+  if (tuning_->wants(choice) && !has_part_of_context(problem.features)) [[unlikely]] {
+    const Result<bool> capturing = stream != nullptr ? parts_.is_capturing(stream) : false;
+    if (capturing && !*capturing && tuning_->first_use(problem, shape)) {
+      now = winners();
+      choice = now.table->find(problem, shape);
     }
   }
+  if (now.table->locked()) late_winners_->request();
+  return {std::move(now), std::move(choice)};
+}
+
+EngineCore::Answer EngineCore::at_once(const PlanRequest& request, const WinnerTable& winners, Choice choice) const {
+  if (request.when_not_loaded == WhenNotLoaded::compile) return {std::move(choice)};
+  const auto ready = [&](const Choice& one) { return kernels_.ready(one.config.spec); };
+  const auto has_failed = [&](const Choice& one) { return !ready(one) && builder_->has_failed(one.config.spec); };
+  if (has_failed(choice)) {
+    const std::vector<Choice> order = winners.launch_order(request.problem, request.shape);
+    const auto next = std::find_if_not(order.begin(), order.end(), has_failed);
+    if (next == order.end()) return {.choice = std::move(choice), .all_failed = true};
+    choice = *next;
+  }
+  if (ready(choice)) return {std::move(choice)};
+  Config safe = safe_config({parts_.device, request.problem, request.shape});
+  if (safe.spec == choice.config.spec) return {std::move(choice)};
+  return {.choice = {.config = std::move(safe), .tuned_shape = {}, .layer = {}, .tuned_nvrtc = {}},
+          .better = choice.config.spec};
+}
+
+Result<std::shared_ptr<const PreparedKernel>> EngineCore::prepare_first(const PlanRequest& request,
+                                                                        const WinnerTable& winners, Answer& answer) {
+  KernelSpec& spec = answer.choice.config.spec;
+  auto kernel =
+      answer.all_failed ? tl::unexpected(Error{ErrorCode::kernel_rejected, {}, {}, {}}) : prepare(spec, request.stream);
+  if (kernel || !is_about_the_kernel(kernel.error().code)) return kernel;
+  std::vector<KernelSpec> tried{spec};
+  for (const Choice& next : winners.launch_order(request.problem, request.shape)) {
+    if (std::find(tried.begin(), tried.end(), next.config.spec) != tried.end()) continue;
+    tried.push_back(next.config.spec);
+    answer.choice = next;
+    kernel = prepare(spec, request.stream);
+    if (kernel || !is_about_the_kernel(kernel.error().code)) break;
+  }
+  return kernel;
+}
+
+Result<const PlanCore*> EngineCore::make_plan(const PlanRequest& request) {
+  if (!mark_.here()) return tl::unexpected(ProcessMark::forked());  // here locks may be held by threads of the parent
+  if (auto valid = validate(request.problem, request.shape); !valid) return tl::unexpected(std::move(valid.error()));
+  // Read before anything else, so that a build that ends from now on outdates a stand-in.
+  const std::uint64_t builds = builds_.load(std::memory_order_acquire);
+  auto [winners, looked_up] = look_up(request);
+  Answer answer = at_once(request, *winners.table, std::move(looked_up));
+  auto kernel = prepare_first(request, *winners.table, answer);
+  Choice& choice = answer.choice;
   // The plan for a stream of fewer SMs than the context has is kept beside that for all other streams.
-  std::optional<Choice> for_others;
-  std::shared_ptr<const PreparedKernel> kernel_for_others;
-  if (kernel && waits(choice) && !fits(choice.config.grid, **kernel, stream)) {
-    if (choice.config.grid <= (*kernel)->resident_ctas) for_others = choice, kernel_for_others = *kernel;
-    kernel = fit(choice, *kernel, stream);
+  std::optional<Launchable> for_others;
+  if (kernel && waits(choice.config.spec) && !fits(choice.config.grid, **kernel, request.stream)) {
+    if (choice.config.grid <= (*kernel)->resident_ctas) for_others = Launchable{choice, *kernel};
+    kernel = fit(choice, *kernel, request.stream);
   }
   if (!kernel && kernel.error().code == ErrorCode::not_prepared) {
     // Winners have changed since the pair was planned, and a stream that is being captured cannot wait for the new
     // kernel. The plan that the pair got then is as right as before.
-    const PlanCore* before = recent_.find_any(key);
-    if (before != nullptr && !serves(*before, stream)) before = narrow_.find_any(key);
-    if (before != nullptr && serves(*before, stream)) {
-      if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &before->choice());
+    const auto of_any_winners = [&](const PlanCache& of) { return of.find_any(request.key); };
+    if (const PlanCore* before = known_plan(request.stream, of_any_winners)) {
+      count(request, &before->choice());
       return before;
     }
   }
-  if (stand_in) builder_->request(wanted);  // after any compile of the stand-in, so that the two do not compete
-  if (!kernel) {
-    if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, nullptr);
-    return tl::unexpected(std::move(kernel.error()));
-  }
-  if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &choice);
-  const PlanSize size = plan_size(problem, shape);
+  // After any compile of the stand-in, so that the two do not compete.
+  if (answer.better) builder_->request(*answer.better);
+  count(request, kernel ? &choice : nullptr);
+  if (!kernel) return tl::unexpected(std::move(kernel.error()));
   const std::lock_guard lock(mutex_);
-  const PlanCore* plan = keep(problem, size, std::move(choice), *std::move(kernel), stand_in);
-  if (stand_in) {
-    if (!for_others) stand_ins_.insert(key, builds, plan);
-  } else if (for_others) {
-    narrow_.insert(key, now.generation, plan);
-    recent_.insert(key, now.generation,
-                   keep(problem, size, *std::move(for_others), std::move(kernel_for_others), stand_in));
-  } else {
-    recent_.insert(key, now.generation, plan);
+  const auto kept = [&](Launchable one) {
+    return keep(request.problem, plan_size(request.problem, request.shape), std::move(one.choice),
+                std::move(one.kernel), answer.better.has_value());
+  };
+  const PlanCore* const plan = kept({std::move(choice), *std::move(kernel)});
+  if (answer.better) {
+    if (!for_others) stand_ins_.insert(request.key, builds, plan);
+    return plan;
   }
+  if (for_others) narrow_.insert(request.key, winners.generation, plan);
+  recent_.insert(request.key, winners.generation, for_others ? kept(*std::move(for_others)) : plan);
   return plan;
 }
 
@@ -346,12 +329,13 @@ Result<const PlanCore*> EngineCore::plan_group(const DecodeProblem& problem, con
 const PlanCore* EngineCore::keep(const DecodeProblem& problem, const PlanSize& size, Choice choice,
                                  std::shared_ptr<const PreparedKernel> kernel, bool stand_in,
                                  const GroupMember* group) {
-  const auto [first, last] = plans_.equal_range(key_of(problem, size, choice, *kernel, group));
+  if (waits(choice.config.spec)) choice.config.grid = std::min(choice.config.grid, resident_share(group, *kernel));
+  std::string key = key_of(problem, size, choice.config, group);
+  const auto [first, last] = plans_.equal_range(key);
   for (auto it = first; it != last; ++it) {
-    if (same_launch(*it->second, problem, size, choice, *kernel, stand_in, group)) return it->second.get();
+    if (same_launch(*it->second, problem, size, choice, stand_in, group)) return it->second.get();
   }
   CUctx_st* const context = parts_.context ? parts_.context->get() : nullptr;
-  std::string key = key_of(problem, size, choice, *kernel, group);
   auto plan = std::make_unique<PlanCore>(problem, size, std::move(choice), std::move(kernel), context, checks_.get(),
                                          parts_.status.get(), stand_in, group);
   return plans_.emplace(std::move(key), std::move(plan))->second.get();

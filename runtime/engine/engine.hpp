@@ -21,6 +21,7 @@
 #include "runtime/engine/partials_merger.hpp"
 #include "runtime/engine/plan.hpp"
 #include "runtime/engine/plan_cache.hpp"
+#include "runtime/lookup/decode_step.hpp"
 
 /// The opaque handle of the C ABI. Every object of it is the base of an EngineCore.
 struct leanattn_engine {};
@@ -76,27 +77,17 @@ class EngineCore : public ::leanattn_engine {
   /// long as the engine.
   Result<const PlanCore*> plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
                                WhenNotLoaded when_not_loaded = WhenNotLoaded::compile) {
-    const LookupKey key = make_lookup_key(problem, shape);
+    const PlanRequest request{problem, shape, stream, when_not_loaded, make_lookup_key(problem, shape)};
     const std::uint64_t generation = generation_.load(std::memory_order_acquire);
-    const PlanCore* known = recent_.find(key, generation);
-    if (known != nullptr && !serves(*known, stream)) [[unlikely]] {
-      known = narrow_.find(key, generation);
-      // That one may have been made for a stream with more SMs than this one.
+    const PlanCore* known = known_plan(stream, [&](const PlanCache& of) { return of.find(request.key, generation); });
+    if (known == nullptr && when_not_loaded == WhenNotLoaded::stand_in) [[unlikely]] {
+      known = stand_ins_.find(request.key, builds_.load(std::memory_order_acquire));
       if (known != nullptr && !serves(*known, stream)) known = nullptr;
     }
-    if (known != nullptr) [[likely]] {
-      if (call_capture_ != nullptr) [[unlikely]]
-        call_capture_->count(problem, shape, key, &known->choice());
-      return known;
-    }
-    if (when_not_loaded == WhenNotLoaded::stand_in) {
-      known = stand_ins_.find(key, builds_.load(std::memory_order_acquire));
-      if (known != nullptr && serves(*known, stream)) {
-        if (call_capture_ != nullptr) call_capture_->count(problem, shape, key, &known->choice());
-        return known;
-      }
-    }
-    return make_plan(problem, shape, stream, key, when_not_loaded);
+    if (known == nullptr) [[unlikely]]
+      return make_plan(request);
+    count(request, &known->choice());
+    return known;
   }
 
   /// See leanattn_group_create. The group must not outlive the engine.
@@ -139,14 +130,54 @@ class EngineCore : public ::leanattn_engine {
     std::shared_ptr<const WinnerTable> table;
     std::uint64_t generation = 0;
   };
+  /// A call of plan().
+  struct PlanRequest {
+    const DecodeProblem& problem;
+    const Shape& shape;
+    CUstream_st* stream;
+    WhenNotLoaded when_not_loaded;
+    LookupKey key;
+  };
+  /// What is to be launched for a request.
+  struct Answer {
+    Choice choice;
+    std::optional<KernelSpec> better = {};  ///< for which the choice stands in, and which is to be built
+    bool all_failed = false;                ///< nothing that a look-up answers could be built in the background
+  };
+  /// A configuration and its kernel.
+  struct Launchable {
+    Choice choice;
+    std::shared_ptr<const PreparedKernel> kernel;
+  };
   Winners winners() const;
   /// Reads the winners anew. The texts of warnings() stay valid.
   void read_winners();
   void install(std::shared_ptr<const WinnerTable> table);
-  /// Brings the answer of a first use to tuning_, unless the stream is being captured. True: look it up again.
-  bool tuned_now(const DecodeProblem& problem, const Shape& shape, const Choice& choice, CUstream_st* stream);
-  Result<const PlanCore*> make_plan(const DecodeProblem& problem, const Shape& shape, CUstream_st* stream,
-                                    const LookupKey& key, WhenNotLoaded when_not_loaded);
+  Result<const PlanCore*> make_plan(const PlanRequest& request);
+  /// The winners and what a look-up finds in them, after tuning_ has had a first use, unless the stream is being
+  /// captured.
+  std::pair<Winners, Choice> look_up(const PlanRequest& request);
+  /// What can be launched without waiting for a compiler, where the caller does not wait; else the choice itself.
+  Answer at_once(const PlanRequest& request, const WinnerTable& winners, Choice choice) const;
+  /// The kernel of the answer. Where it cannot be built, that of the next best configuration, which the answer then
+  /// has. Errors: those of prepare().
+  Result<std::shared_ptr<const PreparedKernel>> prepare_first(const PlanRequest& request, const WinnerTable& winners,
+                                                              Answer& answer);
+  /// A plan for the stream that find(cache) finds; or null.
+  template <class Find>
+  const PlanCore* known_plan(CUstream_st* stream, Find find) const {
+    const PlanCore* known = find(recent_);
+    if (known == nullptr || serves(*known, stream)) [[likely]]
+      return known;
+    known = find(narrow_);
+    // That one may have been made for a stream with more SMs than this one.
+    return known != nullptr && serves(*known, stream) ? known : nullptr;
+  }
+  /// Counts the request, if calls are captured. Null: it failed.
+  void count(const PlanRequest& request, const Choice* choice) const {
+    if (call_capture_ != nullptr) [[unlikely]]
+      call_capture_->count(request.problem, request.shape, request.key, choice);
+  }
   /// Whether all CTAs of a kernel with this grid are resident at once on the SMs of the stream.
   bool fits(std::int64_t grid, const PreparedKernel& kernel, CUstream_st* stream) const {
     return grid <= kernel.resident_ctas &&
@@ -162,7 +193,7 @@ class EngineCore : public ::leanattn_engine {
   Result<std::shared_ptr<const PreparedKernel>> fit(Choice& choice, std::shared_ptr<const PreparedKernel> waiting,
                                                     CUstream_st* stream);
   /// The configuration of a stand-in, with a kernel that is loaded already if there is one.
-  Config safe_config(const DecodeProblem& problem, const Shape& shape) const;
+  Config safe_config(const DecodeStep& step) const;
   Result<std::shared_ptr<const PreparedKernel>> prepare(const KernelSpec& spec, CUstream_st* stream);
   /// Whether the merger's kernels would have to be loaded, but cannot be, because CUDA is capturing the stream.
   Result<bool> unready_and_capturing(CUstream_st* stream) const;

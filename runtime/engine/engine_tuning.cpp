@@ -43,20 +43,8 @@ Result<void> check_seconds(const char* name, double seconds) {
               "Give seconds, or 0 for the default.");
 }
 
-/// The problem as a GPU of this architecture launches it.
-DecodeProblem as_launched(DecodeProblem problem, Arch arch) {
-  problem.pdl = problem.pdl && has_dependent_launch(arch);
-  return canonical(std::move(problem));
-}
-
-/// The part of a shape that decides what is fast.
-Shape tuned_part(Shape shape) {
-  shape.max_batch = 0;
-  return canonical(shape);
-}
-
 std::string identity_of(const DecodeProblem& problem, const Shape& shape) {
-  return to_json(problem) + to_json(tuned_part(shape));
+  return to_json(problem) + to_json(without_max_batch(shape));
 }
 
 Error stopped_by_caller() {
@@ -124,10 +112,10 @@ TuneReport EngineTuning::tune_now(const std::filesystem::path& program, const De
   std::vector<std::size_t> order;  // of the program's shapes, those of the call
   std::set<std::string> ordered;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    if (options.memory_bytes > 0 && kv_bytes(problem, tuned_part(shapes[i])) > options.memory_bytes) {
+    if (options.memory_bytes > 0 && kv_bytes(problem, without_max_batch(shapes[i])) > options.memory_bytes) {
       report.shapes[i].status = ErrorCode::out_of_memory;
     } else if ((options.retune || !is_settled(parts_.find(problem, shapes[i]))) &&
-               ordered.insert(to_json(tuned_part(shapes[i]))).second) {
+               ordered.insert(to_json(without_max_batch(shapes[i]))).second) {
       order.push_back(i);
     }
   }
@@ -146,7 +134,7 @@ TuneReport EngineTuning::tune_now(const std::filesystem::path& program, const De
                       .sm_count = parts_.device.sm_count,
                       .cache_directory = parts_.cache_directory->string(),
                       .parent = ::getpid()};
-    for (const std::size_t i : order) asked.shapes.push_back(tuned_part(shapes[i]));
+    for (const std::size_t i : order) asked.shapes.push_back(without_max_batch(shapes[i]));
     const auto started = TuningClock::now();
     TuneStep step{
         .shape = static_cast<int>(order.front()), .shape_count = static_cast<int>(shapes.size()), .phase = "start"};

@@ -12,6 +12,7 @@
 
 #include "cache/digest.hpp"
 #include "generator/generator.hpp"
+#include "generator/integers.hpp"
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/device_pointer.hpp"
@@ -76,11 +77,6 @@ bool has_group_functions(const DriverApi& api) {
          api.cuIpcGetMemHandle != nullptr && api.cuIpcOpenMemHandle != nullptr && api.cuIpcCloseMemHandle != nullptr;
 }
 
-std::int64_t product(std::int64_t a, std::int64_t b) {
-  std::int64_t result = 0;
-  return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<std::int64_t>::max() : result;
-}
-
 constexpr std::int64_t kFixedBytes = kStateBytes + kLeanSignalBytes;
 /// Bytes of a column in all slots.
 std::int64_t column_bytes(int ranks) { return std::int64_t{2} * ranks * kLeanColumnBytes; }
@@ -93,7 +89,7 @@ std::int64_t group_columns(const DecodeProblem& problem, std::int64_t batch) {
   const std::int64_t kv_heads =
       features.replicate_output ? problem.kv_heads : std::max(problem.kv_heads / features.context_parallel, 1);
   const std::int64_t rows = query_rows(features, problem.q_heads / problem.kv_heads);
-  return product(product(batch, kv_heads), rows * v_head_dim(problem) / 4);
+  return saturating_product(saturating_product(batch, kv_heads), rows * v_head_dim(problem) / 4);
 }
 
 std::int64_t group_bytes(int ranks, std::int64_t columns) {

@@ -11,7 +11,6 @@
 #include "runtime/lookup/fitted_costs.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/residency.hpp"
-#include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -82,12 +81,11 @@ bool has_lone_rows(const KernelSpec& spec, const KernelLayout& layout) {
 /// Tokens of each context that are copied for nothing. A tensor copy brings a whole run of a page, or a whole step of a
 /// dense cache. The contexts of a ragged batch end anywhere in one; others end at the capacity of a dense cache, beyond
 /// which no copy goes.
-double tokens_copied(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec,
-                     const KernelLayout& layout, double tokens) {
+double tokens_copied(const DecodeStep& step, const KernelSpec& spec, const KernelLayout& layout, double tokens) {
   if (spec.load != LoadPath::tensor) return tokens;
-  const bool paged = problem.features.page_size > 0;
+  const bool paged = step.problem.features.page_size > 0;
   const double run = paged ? layout.page_run : layout.step_tokens;
-  if (is_ragged(visible_shape(problem, shape))) return tokens + (run - 1) / 2;
+  if (step.ragged()) return tokens + (run - 1) / 2;
   return paged ? std::ceil(tokens / run) * run : tokens;
 }
 
@@ -118,29 +116,28 @@ ModelParameters default_parameters(const DeviceFacts& device) {
   return parameters;
 }
 
-LaunchModel::LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                         const Shape& shape, const KernelSpec& spec, int resident)
+LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of, const KernelSpec& spec, int resident)
     : parameters_(parameters),
-      sms_(std::max(device.sm_count, 1)),
+      sms_(std::max(of.device.sm_count, 1)),
       held_(std::max(resident, 1)),
       tile_(spec.tile),
-      token_bytes_(kv_token_bytes(spec)),
+      token_bytes_(cache_token_bytes(spec)),
       dependent_(spec.pdl),
       waits_(spec.fixup == FixUp::wait) {
   const KernelLayout layout = layout_of(spec);
   const Costs& costs = parameters.costs;
   const auto multiplier = static_cast<std::size_t>(multiplier_of(spec.load));
   const bool tensor = spec.load == LoadPath::tensor;
-  const std::int64_t outputs = std::max<std::int64_t>(output_tiles(problem, shape, spec), 1);
-  tiles_ = std::max<std::int64_t>(lean_tiles(problem, shape, spec), 1);
+  const std::int64_t outputs = std::max<std::int64_t>(output_tiles(of, spec), 1);
+  tiles_ = std::max<std::int64_t>(lean_tiles(of, spec), 1);
   tiles_per_output_ = std::max<std::int64_t>(tiles_ / outputs, 1);
-  const double tokens = std::max(static_cast<double>(visible_tokens(problem, shape)) / shape.batch, 1.0);
-  tokens_per_output_ = tokens_copied(problem, shape, spec, layout, tokens);
-  bytes_ = static_cast<double>(kv_bytes(problem, shape)) * tokens_per_output_ / tokens;
+  const double tokens = std::max(of.average_tokens, 1.0);
+  tokens_per_output_ = tokens_copied(of, spec, layout, tokens);
+  bytes_ = static_cast<double>(of.bytes) * tokens_per_output_ / tokens;
   const int columns = spec.head_dim + value_dim(spec);
-  row_bytes_ = static_cast<double>(shape.batch) * problem.q_heads * problem.features.q_len * 2 * columns;
+  row_bytes_ = static_cast<double>(of.shape.batch) * of.problem.q_heads * of.problem.features.q_len * 2 * columns;
   other_readers_ = layout.row_blocks / layout.row_blocks_in_step - 1;
-  reread_bytes_ = static_cast<double>(device.l2_bytes) / 2;
+  reread_bytes_ = static_cast<double>(of.device.l2_bytes) / 2;
 
   // All warpgroups of load path tensor use one ring and take its stages in turn; other warps have a ring each.
   const double step = layout.step_tokens;
@@ -225,22 +222,20 @@ ModelledTime LaunchModel::with_grid(std::int64_t wanted_grid) const {
           .kind = kind_of(line.segments > 1, shares, grid < sms_ - sms_ / 8)};
 }
 
-ModelledTime modelled_time(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                           const Shape& shape, const Config& config, int resident) {
-  return LaunchModel(parameters, device, problem, shape, config.spec, resident).with_grid(config.grid);
+ModelledTime modelled_time(const ModelParameters& parameters, const DecodeStep& step, const Config& config,
+                           int resident) {
+  return LaunchModel(parameters, step, config.spec, resident).with_grid(config.grid);
 }
 
-double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                  const Shape& shape, const Config& config, int resident) {
-  return modelled_time(parameters, device, problem, shape, config, resident).us();
+double predict_us(const ModelParameters& parameters, const DecodeStep& step, const Config& config, int resident) {
+  return modelled_time(parameters, step, config, resident).us();
 }
 
-std::int64_t fastest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                          const KernelSpec& spec) {
-  const ModelParameters parameters = default_parameters(device);
-  const int resident = guess_resident(device, spec);
-  const LaunchModel launch(parameters, device, problem, shape, spec, resident);
-  const auto grids = useful_grids(device, problem, shape, spec, waits(spec) ? spec.ctas_per_sm : resident);
+std::int64_t fastest_grid(const DecodeStep& step, const KernelSpec& spec) {
+  const ModelParameters parameters = default_parameters(step.device);
+  const int resident = guess_resident(step.device, spec);
+  const LaunchModel launch(parameters, step, spec, resident);
+  const auto grids = useful_grids(step, spec, waits(spec) ? spec.ctas_per_sm : resident);
   return *std::min_element(grids.begin(), grids.end(), [&](std::int64_t a, std::int64_t b) {
     return launch.with_grid(a).us() < launch.with_grid(b).us();
   });

@@ -1,4 +1,4 @@
-// cost_model.hpp -- a formula for the time of (device, problem, shape, config). The tuner ranks candidates with it
+// cost_model.hpp -- a formula for the time of a configuration at a decode step. The tuner ranks candidates with it
 // before anything runs, and look-ups rank the grids of untuned shapes. Pure functions of plain data; any thread.
 //
 //   time = start + stream + segments + merge
@@ -20,9 +20,8 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/cuda/device.hpp"
 #include "runtime/lookup/costs.hpp"
-#include "runtime/problem.hpp"
+#include "runtime/lookup/decode_step.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -59,13 +58,11 @@ struct ModelledTime {
   double us() const { return start + stream + segments + merge; }
 };
 
-/// The time of one kernel at one shape, for any grid. What grids have in common is worked out once.
+/// The time of one kernel at one step, for any grid. What grids have in common is worked out once.
 class LaunchModel {
  public:
-  /// resident: CTAs of this kernel that one SM holds (>= 1). Problem, shape and spec must be valid. Parameters must
-  /// outlive this.
-  LaunchModel(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-              const Shape& shape, const KernelSpec& spec, int resident);
+  /// resident: CTAs of this kernel that one SM holds (>= 1). The spec must be valid. Parameters must outlive this.
+  LaunchModel(const ModelParameters& parameters, const DecodeStep& step, const KernelSpec& spec, int resident);
   /// Some 50 ns.
   ModelledTime with_grid(std::int64_t grid) const;
 
@@ -87,15 +84,13 @@ class LaunchModel {
 };
 
 /// The same for one grid.
-ModelledTime modelled_time(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                           const Shape& shape, const Config& config, int resident);
+ModelledTime modelled_time(const ModelParameters& parameters, const DecodeStep& step, const Config& config,
+                           int resident);
 /// Microseconds.
-double predict_us(const ModelParameters& parameters, const DeviceFacts& device, const DecodeProblem& problem,
-                  const Shape& shape, const Config& config, int resident);
+double predict_us(const ModelParameters& parameters, const DecodeStep& step, const Config& config, int resident);
 
 /// The useful grid of least predicted time.
-std::int64_t fastest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                          const KernelSpec& spec);
+std::int64_t fastest_grid(const DecodeStep& step, const KernelSpec& spec);
 
 }  // namespace v1
 }  // namespace leanattn

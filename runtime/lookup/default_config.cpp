@@ -50,7 +50,7 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int m
 
 }  // namespace
 
-std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
+std::vector<Config> default_configs(const DecodeStep& step) {
   // `tensor` comes first: it streams fastest, and it reads the cache once even for a large group, whose rows do not fit
   // the registers of mma in one pass. Where its producer converts rows of bytes, kernels of eight warps spill with some
   // features, and those of four come next. With many query rows `bulk` comes next, because it needs no address
@@ -58,7 +58,7 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
   // copies the short rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature but
   // rows with a format of their own.
   constexpr int kManyRows = 16, kMostWarps = 8, kFewWarps = 4;
-  const KernelSpec base = base_spec(device.arch, problem);
+  const KernelSpec& base = step.base;
   const bool many_rows = layout_of(base).rows > kManyRows, bytes = kv_element_bytes(base.features) == 1;
   std::vector<Config> configs;
   struct Attempt {
@@ -74,13 +74,12 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
     if (!spec ||
         (!configs.empty() && configs.back().spec.warps == spec->warps && configs.back().spec.load == spec->load))
       continue;
-    const std::int64_t outputs = output_tiles(problem, shape, *spec);
-    const std::int64_t most = std::min(lean_tiles(problem, shape, *spec), kMostCtas);
-    const std::int64_t resident = std::min(most, resident_grid(device, *spec));
-    const Config config{*spec, even_grid(resident, std::min(outputs, kMostCtas)),
-                        is_ragged(visible_shape(problem, shape)) ? segment_cost(device, *spec) : 0,
-                        l2_promotion(problem, shape, *spec)};
-    configs.push_back(with_fitting_fix_up(device, problem, shape, config));
+    const std::int64_t outputs = output_tiles(step, *spec);
+    const std::int64_t most = std::min(lean_tiles(step, *spec), kMostCtas);
+    const std::int64_t resident = std::min(most, resident_grid(step.device, *spec));
+    const Config config{*spec, even_grid(resident, std::min(outputs, kMostCtas)), segment_cost(step, *spec),
+                        l2_promotion(step, *spec)};
+    configs.push_back(with_fitting_fix_up(step, config));
     // The next best, if the kernel that waits spills.
     if (configs.back() != config) configs.push_back(config);
   }
@@ -90,29 +89,26 @@ std::vector<Config> default_configs(const DeviceFacts& device, const DecodeProbl
 }
 
 Result<void> validate_on(const DeviceFacts& device, const DecodeProblem& problem) {
-  return validate(default_config(device, problem, Shape{}).spec);
+  return validate(default_config({device, problem, {}}).spec);
 }
 
-Config with_fitting_fix_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, Config config) {
+Config with_fitting_fix_up(const DecodeStep& step, Config config) {
   if (config.spec.features.batch_invariant || !layout_of(config.spec).has_large_partials) return config;
   KernelSpec waiting = config.spec;
   waiting.fixup = FixUp::wait;
   // A range that ends at the end of an output tile, as all do of equally long ones if the grid divides their number,
   // leaves nothing to merge.
-  const bool shared =
-      is_ragged(visible_shape(problem, shape)) || output_tiles(problem, shape, config.spec) % config.grid != 0;
-  if (shared && config.grid <= resident_grid(device, waiting) && validate(waiting)) config.spec = waiting;
+  const bool shared = step.ragged() || output_tiles(step, config.spec) % config.grid != 0;
+  if (shared && config.grid <= resident_grid(step.device, waiting) && validate(waiting)) config.spec = waiting;
   return config;
 }
 
 std::optional<int> order_of_group(const DeviceFacts& device, const DecodeProblem& problem) {
   if (!in_group(problem.features)) return std::nullopt;
-  return family_of(default_config(device, problem, Shape{}).spec).exchange_order;
+  return family_of(default_config({device, problem, {}}).spec).exchange_order;
 }
 
-Config default_config(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape) {
-  return default_configs(device, problem, shape).front();
-}
+Config default_config(const DecodeStep& step) { return default_configs(step).front(); }
 
 }  // namespace v1
 }  // namespace leanattn

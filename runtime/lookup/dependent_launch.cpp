@@ -32,24 +32,23 @@ EstimatedKernel kernel_for(const KernelSpec& spec, const DeviceFacts& device,
 
 }  // namespace
 
-PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DeviceFacts& device,
-                            const DecodeProblem& problem, const Shape& shape,
+PredictedConfig or_ordinary(const PredictedConfig& best, const Config& ordinary, const DecodeStep& step,
                             std::span<const EstimatedKernel> kernels) {
-  const auto spec = with_tunables_of(base_spec(device.arch, problem), ordinary.spec);
+  const auto spec = with_tunables_of(step.base, ordinary.spec);
   if (!spec) return best;
   // Both kinds of launches have its costs and corrections, so that they differ in nothing else.
-  const EstimatedKernel kernel = kernel_for(*spec, device, kernels);
+  const EstimatedKernel kernel = kernel_for(*spec, step.device, kernels);
   PredictedConfig chosen = best;
-  const auto consider = [&](const DecodeProblem& of, const Config& config, double most_us) {
-    const Prediction predicted = predict(kernel, device, of, shape, config);
+  const auto consider = [&](const Config& config, double most_us) {
+    const Prediction predicted = predict(kernel, step, config);
     // A model may predict an infinite time, or none.
     if (std::isfinite(predicted.us) && predicted.us > 0 && predicted.us <= most_us)
       chosen = {.config = config, .us = predicted.us, .doubtful_us = predicted.doubtful_us};
   };
   Config dependent = ordinary;
   dependent.spec = *spec;
-  consider(problem, dependent, (1 + kHardly) * best.us);
-  consider(without_pdl(problem), ordinary, (1 - kClearly) * std::min(best.us, chosen.us));
+  consider(dependent, (1 + kHardly) * best.us);
+  consider(ordinary, (1 - kClearly) * std::min(best.us, chosen.us));
   return chosen;
 }
 

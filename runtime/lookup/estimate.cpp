@@ -41,17 +41,15 @@ bool same_but_for_fix_up(KernelSpec a, const KernelSpec& b) {
 
 }  // namespace
 
-std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
-                                               std::span<const Witness> witnesses) {
-  const KernelSpec base = base_spec(device.arch, problem);
+std::vector<EstimatedKernel> estimated_kernels(const DecodeStep& step, std::span<const Witness> witnesses) {
   const double log_ratio = mean_log_ratio(witnesses);
-  const ModelParameters parameters = default_parameters(device);
+  const ModelParameters parameters = default_parameters(step.device);
   std::vector<EstimatedKernel> kernels;
   const auto add = [&](const KernelSpec& spec, double doubt) {
     const auto same = [&](const EstimatedKernel& kernel) { return kernel.spec == spec; };
     if (std::find_if(kernels.begin(), kernels.end(), same) != kernels.end()) return;
     EstimatedKernel kernel{.spec = spec,
-                           .resident = guess_resident(device, spec),
+                           .resident = guess_resident(step.device, spec),
                            .parameters = parameters,
                            .seen = {},
                            .log_ratio = log_ratio,
@@ -68,11 +66,11 @@ std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const 
   };
   for (const Witness& witness : witnesses) {
     if (kernels.size() >= kMostOfWitnesses) break;
-    if (const auto spec = with_tunables_of(base, witness.measured->choice.config.spec)) add(*spec, 0);
+    if (const auto spec = with_tunables_of(step.base, witness.measured->choice.config.spec)) add(*spec, 0);
   }
-  const double untimed = in_group(problem.features) ? 0 : kNotTheDefault;
+  const double untimed = in_group(step.problem.features) ? 0 : kNotTheDefault;
   const double doubt = kernels.empty() ? untimed : kUntried;
-  const std::vector<KernelSpec> usual = usual_kernels(device, problem);
+  const std::vector<KernelSpec> usual = usual_kernels(step.device, step.problem);
   for (const KernelSpec& spec : usual)
     add(spec, witnesses.empty() && same_but_for_fix_up(spec, usual.front()) ? 0 : doubt);
   return kernels;

@@ -19,10 +19,9 @@ struct Witness {
   double away = 0;          ///< the same, and its shape
 };
 
-/// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the problem, with the
-/// cost model as the witnesses correct it. Witnesses are sorted, nearest first.
-std::vector<EstimatedKernel> estimated_kernels(const DeviceFacts& device, const DecodeProblem& problem,
-                                               std::span<const Witness> witnesses);
+/// The kernels of the nearest witnesses and the usual ones (usual_kernels.hpp), made to fit the step's problem, with
+/// the cost model as the witnesses correct it. Witnesses are sorted, nearest first.
+std::vector<EstimatedKernel> estimated_kernels(const DecodeStep& step, std::span<const Witness> witnesses);
 
 }  // namespace detail
 }  // namespace v1

@@ -3,13 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "generator/families/family.hpp"
 #include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
-#include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -19,17 +17,11 @@ namespace {
 // tokens on an H200.
 constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
 
-std::int64_t saturating_product(std::int64_t a, std::int64_t b) {
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() : product;
-}
-
 /// The most CTAs that can have work: one for each LeanTile. CTAs that wait for each other must also be resident at
 /// once.
-std::int64_t largest_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                          const KernelSpec& spec) {
-  const std::int64_t most = std::min(lean_tiles(problem, shape, spec), kMostCtas);
-  return waits(spec) ? std::min(most, resident_grid(device, spec)) : most;
+std::int64_t largest_grid(const DecodeStep& step, const KernelSpec& spec) {
+  const std::int64_t most = std::min(lean_tiles(step, spec), kMostCtas);
+  return waits(spec) ? std::min(most, resident_grid(step.device, spec)) : most;
 }
 
 /// Whether two specs are equal except for programmatic dependent launch, which changes when a kernel starts but not
@@ -48,31 +40,27 @@ std::int64_t nearest_of(const std::vector<std::int64_t>& grids, double wanted) {
 
 }  // namespace
 
-bool is_ragged(const Shape& shape) {
-  const double average = static_cast<double>(total_tokens(shape)) / shape.batch;
-  return std::log2(static_cast<double>(shape.longest_context) / average) > kRaggedOctaves;
-}
-
-std::int64_t output_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
+std::int64_t output_tiles(const DecodeProblem& problem, int batch, const KernelSpec& spec) {
   const int lists = has_selection(problem.features) ? problem.features.q_len : 1;
-  return saturating_product(saturating_product(shape.batch, std::int64_t{problem.kv_heads} * lists),
+  return saturating_product(saturating_product(batch, std::int64_t{problem.kv_heads} * lists),
                             layout_of(spec).row_blocks);
 }
 
-std::int64_t lean_tiles(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  // Each request has whole LeanTiles. The lengths of a ragged batch are not known, so its average stands for them.
-  const std::int64_t average = divide_up(visible_tokens(problem, shape), shape.batch);
-  return saturating_product(output_tiles(problem, shape, spec),
-                            std::max<std::int64_t>(1, divide_up(average, spec.tile)));
+std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec) {
+  return output_tiles(step.problem, step.shape.batch, spec);
 }
 
-std::vector<std::int64_t> useful_grids(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                                       const KernelSpec& spec, int resident_ctas_per_sm) {
-  const std::int64_t sms = std::max(1, device.sm_count);
+std::int64_t lean_tiles(const DecodeStep& step, const KernelSpec& spec) {
+  // Each request has whole LeanTiles. The lengths of a ragged batch are not known, so its average stands for them.
+  const std::int64_t average = divide_up(total_tokens(step.visible), step.shape.batch);
+  return saturating_product(output_tiles(step, spec), std::max<std::int64_t>(1, divide_up(average, spec.tile)));
+}
+
+std::vector<std::int64_t> useful_grids(const DecodeStep& step, const KernelSpec& spec, int resident_ctas_per_sm) {
+  const std::int64_t sms = std::max(1, step.device.sm_count);
   const std::int64_t resident = sms * std::max(1, resident_ctas_per_sm);
-  const std::int64_t outputs = output_tiles(problem, shape, spec);
-  const std::int64_t most = waits(spec) ? std::min(lean_tiles(problem, shape, spec), resident)
-                                        : std::min(lean_tiles(problem, shape, spec), kMostCtas);
+  const std::int64_t outputs = output_tiles(step, spec);
+  const std::int64_t most = std::min(lean_tiles(step, spec), waits(spec) ? resident : kMostCtas);
   // More than two waves never pay, because each further CTA only adds a segment and a partial.
   const std::int64_t two_waves = 2 * resident;
   std::vector<std::int64_t> grids{outputs, std::max<std::int64_t>(1, sms / outputs) * outputs, resident, most};
@@ -96,13 +84,12 @@ std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec) {
   return std::int64_t{std::max(1, device.sm_count)} * std::max(1, spec.ctas_per_sm);
 }
 
-std::int64_t ragged_grid(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                         const KernelSpec& spec) {
-  return std::min(resident_grid(device, spec), largest_grid(device, problem, shape, spec));
+std::int64_t ragged_grid(const DecodeStep& step, const KernelSpec& spec) {
+  return std::min(resident_grid(step.device, spec), largest_grid(step, spec));
 }
 
-int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
-  if (spec.features.batch_invariant) return 0;  // all of its segments are equally long
+int segment_cost(const DecodeStep& step, const KernelSpec& spec) {
+  if (!step.ragged() || spec.features.batch_invariant) return 0;  // all of its segments are equally long
   if (layout_of(spec).family == &kWgmmaRoles) {
     // Attending takes longer than memory does. On an H100, 64 tokens take 1.9 us, and a segment more takes 5.8 us.
     constexpr double kTokenUs = 1.9 / 64, kRolesSegmentUs = 5.8;
@@ -111,40 +98,39 @@ int segment_cost(const DeviceFacts& device, const KernelSpec& spec) {
   // The time from the last byte of one segment until the next one streams at full rate. A producer warp already
   // requests the next segment meanwhile, so that only the fix-up remains of this time.
   const double segment_us = spec.load == LoadPath::tensor ? kTensorSegmentUs : kSegmentUs;
-  const double tile_bytes = static_cast<double>(spec.tile) * kv_token_bytes(spec);
-  const double tile_us = tile_bytes * spec.ctas_per_sm / memory_rate_per_sm(device);
+  const double tile_bytes = static_cast<double>(spec.tile) * cache_token_bytes(spec);
+  const double tile_us = tile_bytes * spec.ctas_per_sm / memory_rate_per_sm(step.device);
   return static_cast<int>(std::lround(std::clamp(segment_us / tile_us, 0.0, 64.0)));
 }
 
-int l2_promotion(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
+int l2_promotion(const DecodeStep& step, const KernelSpec& spec) {
   // On an H200, 16 MB of KV take 7.9 us with 256 and 8.3 us with 128, and 1 GB takes 261 us with 256 and 238 us with
   // 128.
   constexpr std::int64_t kFewBytes = 24 << 20;
-  return spec.load == LoadPath::tensor && kv_bytes(problem, shape) <= kFewBytes ? 256 : 128;
+  return spec.load == LoadPath::tensor && step.bytes <= kFewBytes ? 256 : 128;
 }
 
-int carry_l2_promotion_over(const DecodeProblem& tuned_problem, const Shape& tuned_shape, const Config& tuned,
-                            const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  const int here = l2_promotion(problem, shape, spec);
+int carry_l2_promotion_over(const DecodeStep& tuned_step, const Config& tuned, const DecodeStep& step,
+                            const KernelSpec& spec) {
+  const int here = l2_promotion(step, spec);
   const bool alike = spec.load == LoadPath::tensor && tuned.spec.load == LoadPath::tensor &&
-                     here == l2_promotion(tuned_problem, tuned_shape, tuned.spec);
+                     here == l2_promotion(tuned_step, tuned.spec);
   return alike ? tuned.l2_promotion : here;
 }
 
-std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tuned_problem, const Shape& tuned_shape,
-                             const Config& tuned, const DecodeProblem& problem, const Shape& shape,
+std::int64_t carry_grid_over(const DecodeStep& tuned_step, const Config& tuned, const DecodeStep& step,
                              const KernelSpec& spec) {
-  const std::int64_t most = largest_grid(device, problem, shape, spec);
-  const std::int64_t outputs = output_tiles(problem, shape, spec);
-  const std::int64_t tuned_outputs = output_tiles(tuned_problem, tuned_shape, tuned.spec);
-  const std::int64_t tuned_tiles = lean_tiles(tuned_problem, tuned_shape, tuned.spec);
-  const std::int64_t tuned_resident = resident_grid(device, tuned.spec);
-  const std::int64_t resident = resident_grid(device, spec);
+  const std::int64_t most = largest_grid(step, spec);
+  const std::int64_t outputs = output_tiles(step, spec);
+  const std::int64_t tuned_outputs = output_tiles(tuned_step, tuned.spec);
+  const std::int64_t tuned_tiles = lean_tiles(tuned_step, tuned.spec);
+  const std::int64_t tuned_resident = resident_grid(tuned_step.device, tuned.spec);
+  const std::int64_t resident = resident_grid(step.device, spec);
   if (outputs == tuned_outputs && same_but_for_pdl(spec, tuned.spec) && tuned.grid <= most) {
     // Only the context length may differ. A grid that fills the GPU is kept. One that leaves SMs idle saves fix-ups,
     // which cost less than idle SMs once contexts are longer; there the number of LeanTiles per CTA is kept instead
     // (below).
-    const std::int64_t tiles = lean_tiles(problem, shape, spec);
+    const std::int64_t tiles = lean_tiles(step, spec);
     if (tuned.grid >= tuned_resident / 2 || tiles <= tuned_tiles) return tuned.grid;
   }
   // FlashAttention-2's grid of more CTAs than are resident at once: each output tile keeps its one CTA.
@@ -154,7 +140,7 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
   double wanted = static_cast<double>(tuned.grid) * static_cast<double>(resident) / static_cast<double>(tuned_resident);
   if (tuned.grid < tuned_resident / 2) {
     const double tiles_per_cta = static_cast<double>(tuned_tiles) / static_cast<double>(tuned.grid);
-    wanted = static_cast<double>(lean_tiles(problem, shape, spec)) / tiles_per_cta;
+    wanted = static_cast<double>(lean_tiles(step, spec)) / tiles_per_cta;
     wanted = std::min(wanted, static_cast<double>(resident));
   }
   wanted = std::clamp(wanted, 1.0, static_cast<double>(most));
@@ -162,7 +148,7 @@ std::int64_t carry_grid_over(const DeviceFacts& device, const DecodeProblem& tun
   if (tuned.grid % tuned_outputs == 0 && static_cast<double>(outputs) <= wanted) {
     return static_cast<std::int64_t>(wanted / static_cast<double>(outputs)) * outputs;
   }
-  return nearest_of(useful_grids(device, problem, shape, spec, spec.ctas_per_sm), wanted);
+  return nearest_of(useful_grids(step, spec, spec.ctas_per_sm), wanted);
 }
 
 }  // namespace v1

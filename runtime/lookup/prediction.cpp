@@ -13,7 +13,6 @@
 #include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
-#include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -88,28 +87,25 @@ Correction correction_at(std::span<const SeenShape> seen, const ShapeFeatures& h
   return corrections_at(seen, here)[static_cast<std::size_t>(kind)];
 }
 
-Prediction predict(const EstimatedKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
-                   const Shape& shape, const Config& config) {
-  return Corrected(kernel, shape_features_of(problem, shape, base_spec(device.arch, problem)))
-      .predict(modelled_time(kernel.parameters, device, problem, shape, config, kernel.resident));
+Prediction predict(const EstimatedKernel& kernel, const DecodeStep& step, const Config& config) {
+  return Corrected(kernel, shape_features_of(step))
+      .predict(modelled_time(kernel.parameters, step, config, kernel.resident));
 }
 
-std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DeviceFacts& device,
-                                              const DecodeProblem& problem, const Shape& shape,
+std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DecodeStep& step,
                                               std::span<const std::int64_t> also) {
-  const ShapeFeatures here = shape_features_of(problem, shape, base_spec(device.arch, problem));
-  const bool ragged = is_ragged(visible_shape(problem, shape));
-  const std::optional<int> order = order_of_group(device, problem);
+  const ShapeFeatures here = shape_features_of(step);
+  const std::optional<int> order = order_of_group(step.device, step.problem);
   std::optional<PredictedConfig> best;
   double least = std::numeric_limits<double>::infinity();  // of doubtful_us
   for (const EstimatedKernel& kernel : kernels) {
     const KernelSpec& spec = kernel.spec;
     if (order && family_of(spec).exchange_order != *order) continue;
     // A ragged batch gets segment costs and all the CTAs that are resident at once, and these wait for nobody.
-    if (ragged && spec.fixup == FixUp::wait && !layout_of(spec).has_large_partials) continue;
+    if (step.ragged() && spec.fixup == FixUp::wait && !layout_of(spec).has_large_partials) continue;
     const int resident = waits(spec) ? std::min(kernel.resident, spec.ctas_per_sm) : kernel.resident;
     const Corrected corrected(kernel, here);
-    const LaunchModel launch(kernel.parameters, device, problem, shape, spec, kernel.resident);
+    const LaunchModel launch(kernel.parameters, step, spec, kernel.resident);
     const auto consider = [&](std::int64_t grid) {
       const Prediction predicted = corrected.predict(launch.with_grid(grid));
       // A model that predicts an infinite time, or none, is of no use for this shape.
@@ -118,15 +114,15 @@ std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> k
       least = predicted.doubtful_us;
       const Config config{.spec = spec,
                           .grid = grid,
-                          .segment_cost = ragged ? segment_cost(device, spec) : 0,
-                          .l2_promotion = l2_promotion(problem, shape, spec)};
+                          .segment_cost = segment_cost(step, spec),
+                          .l2_promotion = l2_promotion(step, spec)};
       best = PredictedConfig{config, predicted.us, predicted.doubtful_us};
     };
-    if (ragged) {
-      consider(ragged_grid(device, problem, shape, spec));
+    if (step.ragged()) {
+      consider(ragged_grid(step, spec));
       continue;
     }
-    const std::vector<std::int64_t> grids = useful_grids(device, problem, shape, spec, resident);
+    const std::vector<std::int64_t> grids = useful_grids(step, spec, resident);
     for (const std::int64_t grid : grids) consider(grid);
     for (const std::int64_t grid : also) {
       if (grid <= grids.back()) consider(grid);

@@ -58,14 +58,12 @@ struct Prediction {
   double doubtful_us = 0;  ///< with the correction's doubt: configurations are compared by this
 };
 /// The configuration has the kernel's spec, but may be another kind of launch: one that starts sooner or later.
-Prediction predict(const EstimatedKernel& kernel, const DeviceFacts& device, const DecodeProblem& problem,
-                   const Shape& shape, const Config& config);
+Prediction predict(const EstimatedKernel& kernel, const DecodeStep& step, const Config& config);
 
-/// The configuration of least doubtful_us over the kernels, which are of this problem, and their useful grids, and over
-/// those of the grids `also` that a kernel can have. Of a group those kernels count that have order_of_group(). nullopt
-/// when there is none. Takes some 100 ns for each kernel and grid.
-std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DeviceFacts& device,
-                                              const DecodeProblem& problem, const Shape& shape,
+/// The configuration of least doubtful_us over the kernels, which are of the step's problem, and their useful grids,
+/// and over those of the grids `also` that a kernel can have. Of a group those kernels count that have
+/// order_of_group(). nullopt when there is none. Takes some 100 ns for each kernel and grid.
+std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> kernels, const DecodeStep& step,
                                               std::span<const std::int64_t> also = {});
 
 }  // namespace v1

@@ -25,31 +25,22 @@ namespace {
 bool belongs(const DeviceFacts& device, const DecodeProblem& problem, const Config& config) {
   const KernelSpec base = base_spec(device.arch, problem);
   const KernelSpec& spec = config.spec;
-  return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
-         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
-         problem.pdl == base.pdl && spec.features == base.features &&
+  return differ_in_tunables_only(spec, base) && problem.pdl == base.pdl &&
          (!waits(spec) || config.grid <= most_resident(device, spec)) &&
          // Ranks may launch different kernels, which send columns in one order.
          (!in_group(problem.features) || family_of(spec).exchange_order == order_of_group(device, problem)) &&
          // A batch-invariant problem has one kernel for all shapes, because bits depend on the kernel. For the same
          // reason its line has no segment costs.
          (!problem.features.batch_invariant ||
-          (spec == default_config(device, problem, Shape{}).spec && config.segment_cost == 0));
+          (spec == default_config({device, problem, {}}).spec && config.segment_cost == 0));
 }
 
 /// Whether a grid can have been tuned for this shape: no larger than its LeanTiles, or than twice what can ever be
 /// resident at once. A workspace for more could take all memory.
-bool fits(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, const Config& config) {
+bool fits(const DecodeStep& step, const Config& config) {
   constexpr std::int64_t kMostResidentCtas = 32;  // on one SM (CUDA programming guide, compute capabilities)
-  const std::int64_t two_waves = 2 * kMostResidentCtas * std::max(1, device.sm_count);
-  return config.grid <=
-         std::max({two_waves, lean_tiles(problem, shape, config.spec), output_tiles(problem, shape, config.spec)});
-}
-
-/// The key without max_batch, which decides the size of a plan and not its speed.
-LookupKey key_of(const DecodeProblem& problem, Shape shape) noexcept {
-  shape.max_batch = 0;
-  return make_lookup_key(problem, shape);
+  const std::int64_t two_waves = 2 * kMostResidentCtas * std::max(1, step.device.sm_count);
+  return config.grid <= std::max({two_waves, lean_tiles(step, config.spec), output_tiles(step, config.spec)});
 }
 
 }  // namespace
@@ -74,32 +65,35 @@ ProblemWinners::ProblemWinners(const DeviceFacts& device, const DecodeProblem& p
       if (row->winner.policy != to_string(policy)) continue;
       const auto shape = shape_from_json(row->winner.shape);
       const auto& config = config_of(row->winner.config);
-      if (shape && config && fits(device, problem, *shape, *config)) {
-        const auto& next = config_of(row->winner.next_config);
-        add(device, *row, *shape, *config, next && fits(device, problem, *shape, *next) ? &*next : nullptr);
-      } else {
-        ++skipped_;
+      if (shape && config) {
+        const DecodeStep step(device, problem, *shape);
+        if (fits(step, *config)) {
+          const auto& next = config_of(row->winner.next_config);
+          add(step, *row, *config, next && fits(step, *next) ? &*next : nullptr);
+          continue;
+        }
       }
+      ++skipped_;
     }
     if (policy == L2Policy::cold) cold_ = shapes_.size();
   }
 }
 
-void ProblemWinners::add(const DeviceFacts& device, const LayeredWinners::Entry& row, const Shape& shape,
-                         const Config& config, const Config* next) {
-  const LookupKey key = key_of(problem_, shape);
+void ProblemWinners::add(const DecodeStep& step, const LayeredWinners::Entry& row, const Config& config,
+                         const Config* next) {
+  const LookupKey key = make_lookup_key(problem_, without_max_batch(step.shape));
   Slot& slot = slots_[slot_of(key)];
   if (slot.shape != kEmpty) return;  // an earlier layer or policy has a winner for it
   slot = {key, static_cast<std::uint32_t>(shapes_.size())};
-  const ShapeFeatures features = shape_features_of(problem_, shape, base_spec(device.arch, problem_));
+  const ShapeFeatures features = shape_features_of(step);
   const ModelledTime modelled =
-      modelled_time(default_parameters(device), device, problem_, shape, config, guess_resident(device, config.spec));
+      modelled_time(default_parameters(step.device), step, config, guess_resident(step.device, config.spec));
   const double ratio = row.winner.median_us / modelled.us();
   const auto measured = [&](const Config& one, double us) {
     return Choice{.config = one,
                   .provenance = Provenance::exact,
                   .tuned_us = us,
-                  .tuned_shape = shape,
+                  .tuned_shape = step.shape,
                   .layer = row.layer,
                   .stale = row.winner.stale,
                   .tuned_nvrtc = row.winner.environment.nvrtc_version,
@@ -123,7 +117,7 @@ std::size_t ProblemWinners::slot_of(const LookupKey& key) const noexcept {
 }
 
 const MeasuredShape* ProblemWinners::find(const Shape& shape) const noexcept {
-  const Slot& slot = slots_[slot_of(key_of(problem_, shape))];
+  const Slot& slot = slots_[slot_of(make_lookup_key(problem_, without_max_batch(shape)))];
   return slot.shape == kEmpty ? nullptr : &shapes_[slot.shape];
 }
 

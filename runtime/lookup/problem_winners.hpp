@@ -50,8 +50,7 @@ class ProblemWinners {
 
   /// The index of the slot that has the key, or where it belongs.
   std::size_t slot_of(const LookupKey& key) const noexcept;
-  void add(const DeviceFacts& device, const LayeredWinners::Entry& row, const Shape& shape, const Config& config,
-           const Config* next);
+  void add(const DecodeStep& step, const LayeredWinners::Entry& row, const Config& config, const Config* next);
 
   DecodeProblem problem_;
   std::vector<MeasuredShape> shapes_;  ///< cold ones first

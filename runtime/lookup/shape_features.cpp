@@ -7,12 +7,10 @@
 namespace leanattn {
 inline namespace v1 {
 
-ShapeFeatures shape_features_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec) {
-  const Shape visible = visible_shape(problem, shape);
-  const double average = static_cast<double>(total_tokens(visible)) / visible.batch;
-  return {.outputs = std::log2(static_cast<double>(output_tiles(problem, shape, spec))),
-          .tokens_per_output = std::log2(average),
-          .raggedness = std::log2(static_cast<double>(visible.longest_context) / average)};
+ShapeFeatures shape_features_of(const DecodeStep& step) {
+  return {.outputs = std::log2(static_cast<double>(output_tiles(step, step.base))),
+          .tokens_per_output = std::log2(step.average_tokens),
+          .raggedness = step.raggedness};
 }
 
 double distance(const ShapeFeatures& a, const ShapeFeatures& b) {

@@ -2,7 +2,7 @@
 // other. Plain data; any thread.
 #pragma once
 
-#include "runtime/problem.hpp"
+#include "runtime/lookup/decode_step.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -16,8 +16,8 @@ struct ShapeFeatures {
   bool operator==(const ShapeFeatures&) const = default;
 };
 
-/// `spec` says how many row blocks a KV head has.
-ShapeFeatures shape_features_of(const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec);
+/// The step's base spec says how many row blocks a KV head has.
+ShapeFeatures shape_features_of(const DecodeStep& step);
 
 /// Euclidean distance, in octaves.
 double distance(const ShapeFeatures& a, const ShapeFeatures& b);

@@ -18,7 +18,22 @@ int vector_lane_chunks(int head_dim) {
   return head_dim / 8 / lanes;
 }
 
+/// `spec` with what the problem and the arch of `base` fix.
+KernelSpec of_problem(const KernelSpec& base, KernelSpec spec) {
+  spec.arch = base.arch;
+  spec.head_dim = base.head_dim;
+  spec.group = base.group;
+  spec.dtype = base.dtype;
+  spec.layout = base.layout;
+  spec.lse = base.lse;
+  spec.pdl = base.pdl;
+  spec.features = base.features;
+  return spec;
+}
+
 }  // namespace
+
+bool differ_in_tunables_only(const KernelSpec& a, const KernelSpec& b) { return of_problem(b, a) == a; }
 
 KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
   KernelSpec spec;
@@ -35,7 +50,10 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
 
 bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
-int kv_token_bytes(const KernelSpec& spec) { return cache_token_bytes(spec); }
+DecodeProblem as_launched(DecodeProblem problem, Arch arch) {
+  problem.pdl = problem.pdl && has_dependent_launch(arch);
+  return canonical(std::move(problem));
+}
 
 Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from) {
   if (from.load == LoadPath::vector && vector_lane_chunks(base.head_dim) != vector_lane_chunks(from.head_dim)) {
@@ -43,15 +61,7 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
                 fmt::format("load path vector as it was tuned for head_dim {}, with {}", from.head_dim, base.head_dim),
                 "Tune this head_dim: there the lanes share rows in another way.");
   }
-  KernelSpec spec = from;
-  spec.arch = base.arch;
-  spec.head_dim = base.head_dim;
-  spec.group = base.group;
-  spec.dtype = base.dtype;
-  spec.layout = base.layout;
-  spec.lse = base.lse;
-  spec.pdl = base.pdl;
-  spec.features = base.features;
+  KernelSpec spec = of_problem(base, from);
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
   if (layout_of(spec).trades_registers) spec.ctas_per_sm = 1;  // validate() says why
   for (;;) {

@@ -17,11 +17,14 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem);
 /// path vector and its lanes share the rows of this head_dim in another way, so that its speed says nothing.
 Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& from);
 
+/// Whether two specs are of one problem and arch.
+bool differ_in_tunables_only(const KernelSpec& a, const KernelSpec& b);
+
 /// Whether GPUs of this arch can start a kernel before the one in front of it has ended.
 bool has_dependent_launch(Arch arch);
 
-/// Bytes that the key and the value of one token take in one KV head's cache.
-int kv_token_bytes(const KernelSpec& spec);
+/// The canonical problem as GPUs of this arch launch it: without pdl where they have no dependent launches.
+DecodeProblem as_launched(DecodeProblem problem, Arch arch);
 
 }  // namespace v1
 }  // namespace leanattn

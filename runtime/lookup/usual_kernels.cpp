@@ -61,7 +61,7 @@ std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodePro
   const auto add = [&](const KernelSpec& spec) {
     if (std::find(kernels.begin(), kernels.end(), spec) == kernels.end()) kernels.push_back(spec);
   };
-  for (const Config& config : default_configs(device, problem, Shape{})) {
+  for (const Config& config : default_configs({device, problem, {}})) {
     // default_config() chooses the fix-up by the shape. Where nothing is shared, both are as fast, and the first one
     // counts. Where partials are wide, merging one takes so long that contributors which wait merge sooner.
     for (const FixUp fixup : {FixUp::ticket, FixUp::wait}) {

@@ -10,6 +10,7 @@
 #include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "generator/row_format.hpp"
+#include "runtime/lookup/decode_step.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/dependent_launch.hpp"
 #include "runtime/lookup/estimate.hpp"
@@ -135,12 +136,6 @@ struct WinnerTable::Impl {
   DeviceFacts device;
   detail::WonProblems problems;
 
-  /// The problem without pdl where the GPU has no dependent launches.
-  DecodeProblem heeded(DecodeProblem problem) const {
-    problem.pdl = problem.pdl && has_dependent_launch(device.arch);
-    return problem;
-  }
-
   /// The winner of these problems with the least cost(problem)(winner). Cold ones go before warm ones, and earlier ones
   /// before later ones. A winner of infinite cost is none.
   template <class Cost>
@@ -189,8 +184,9 @@ struct WinnerTable::Impl {
     });
   }
 
-  /// The problem as its group was tuned: where its link is not known, with the first link that has winners.
-  DecodeProblem with_tuned_link(DecodeProblem problem) const {
+  /// The problem as its winners are stored: of a group whose link is not known, with the first link that has winners.
+  DecodeProblem stored(const DecodeProblem& asked) const {
+    const DecodeProblem problem = as_launched(asked, device.arch);
     if (!in_group(problem.features) || problem.group_link != GroupLink::unknown) return problem;
     for (const GroupLink link : {GroupLink::nvlink, GroupLink::pcie, GroupLink::same_gpu}) {
       DecodeProblem linked = problem;
@@ -241,13 +237,13 @@ struct WinnerTable::Impl {
 
   /// The winner of this very shape for the problem that is closest to this one among those that stream KV alike, the
   /// problem itself left out; or nothing.
-  Found find_alike(const DecodeProblem& problem, const Shape& shape) const {
+  Found find_alike(const DecodeStep& step) const {
     Found best;
     double least = std::numeric_limits<double>::infinity();
-    const auto wanted = [&](const DecodeProblem& candidate) { return stream_alike(candidate, problem); };
-    for (const ProblemWinners* winners : winners_for(problem, wanted)) {
-      const auto exact = find_exact(winners, shape);
-      const double away = distance(winners->problem(), problem);
+    const auto wanted = [&](const DecodeProblem& candidate) { return stream_alike(candidate, step.problem); };
+    for (const ProblemWinners* winners : winners_for(step.problem, wanted)) {
+      const auto exact = find_exact(winners, step.shape);
+      const double away = distance(winners->problem(), step.problem);
       if (exact && away < least) best = exact, least = away;
     }
     return best;
@@ -256,13 +252,13 @@ struct WinnerTable::Impl {
   /// A winner of this shape for a problem that streams KV alike, or for a rank's part alone, as the configuration for
   /// this problem, if its tunables fit and, in a group, its CTAs are surely resident at once. Only the start and the
   /// end of such a launch differ from what was measured.
-  std::optional<Choice> carried_over(const Found& found, const DecodeProblem& problem) const {
+  std::optional<Choice> carried_over(const Found& found, const DecodeStep& step) const {
     if (!found) return std::nullopt;
     Choice choice = found.measured->choice;
-    const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec);
+    const auto spec = with_tunables_of(step.base, choice.config.spec);
     if (!spec) return std::nullopt;
-    if (in_group(problem.features) && (family_of(*spec).exchange_order != order_of_group(device, problem) ||
-                                       choice.config.grid > resident_grid(device, *spec)))
+    if (in_group(step.problem.features) && (family_of(*spec).exchange_order != order_of_group(device, step.problem) ||
+                                            choice.config.grid > resident_grid(device, *spec)))
       return std::nullopt;
     choice.config.spec = *spec;
     choice.provenance = Provenance::nearest;
@@ -272,59 +268,59 @@ struct WinnerTable::Impl {
   }
 
   /// What answers for a shape without a winner of its own: the configuration that is predicted to be fastest. `found`
-  /// is the winner on which the answer rests, or nothing. Where launches are dependent, `ordinary` is the answer for
-  /// launches that are not. Kernels `without` are not considered.
-  Choice estimate(const Found& found, Provenance provenance, const DecodeProblem& problem, const Shape& asked,
+  /// is the winner on which the answer rests, or nothing. `step` is the one that was asked, with its shape rounded().
+  /// Where launches are dependent, `ordinary` is the answer for launches that are not. Kernels `without` are not
+  /// considered.
+  Choice estimate(const Found& found, Provenance provenance, const DecodeStep& asked, const DecodeStep& step,
                   std::span<const Witness> witnesses, const Config* ordinary,
                   std::span<const KernelSpec> without) const {
-    Choice choice;
-    const Shape shape = rounded(asked);
-    std::vector<std::int64_t> also;  // grids
-    if (found) {
-      choice = found.measured->choice;
-      choice.provenance = provenance;
-      if (provenance == Provenance::model) {
-        choice.tuned_us = 0;
-      } else if (const auto spec = with_tunables_of(base_spec(device.arch, problem), choice.config.spec)) {
-        also.push_back(
-            carry_grid_over(device, *found.problem, choice.tuned_shape, choice.config, problem, shape, *spec));
-      }
-    }
-    std::vector<EstimatedKernel> kernels = detail::estimated_kernels(device, problem, witnesses);
+    std::vector<EstimatedKernel> kernels = detail::estimated_kernels(step, witnesses);
     std::erase_if(kernels, [&](const EstimatedKernel& kernel) {
       return std::find(without.begin(), without.end(), kernel.spec) != without.end();
     });
-    std::optional<PredictedConfig> best = best_predicted(kernels, device, problem, shape, also);
-    // Where even the default kernel has no finite prediction.
-    if (!best) best = PredictedConfig{.config = default_config(device, problem, shape), .us = 0, .doubtful_us = 0};
+    Choice choice;
+    std::vector<std::int64_t> also;  // grids
+    std::optional<DecodeStep> tuned;
     if (found) {
-      best->config.l2_promotion =
-          carry_l2_promotion_over(*found.problem, choice.tuned_shape, choice.config, problem, shape, best->config.spec);
+      choice = found.measured->choice;
+      choice.provenance = provenance;
+      tuned.emplace(device, *found.problem, choice.tuned_shape);
+      if (provenance == Provenance::model) {
+        choice.tuned_us = 0;
+      } else if (const auto spec = with_tunables_of(step.base, choice.config.spec)) {
+        also.push_back(carry_grid_over(*tuned, choice.config, step, *spec));
+      }
     }
-    if (ordinary != nullptr && best->us > 0)
-      best = detail::or_ordinary(*best, *ordinary, device, problem, shape, kernels);
+    std::optional<PredictedConfig> best = best_predicted(kernels, step, also);
+    // Where even the default kernel has no finite prediction.
+    if (!best) best = PredictedConfig{.config = default_config(step), .us = 0, .doubtful_us = 0};
+    if (tuned) best->config.l2_promotion = carry_l2_promotion_over(*tuned, choice.config, step, best->config.spec);
+    if (ordinary != nullptr && best->us > 0) best = detail::or_ordinary(*best, *ordinary, step, kernels);
     if (found) choice.predicted_us = best->us;
     choice.config = best->config;
-    choice.config.grid = std::min(choice.config.grid, lean_tiles(problem, asked, choice.config.spec));
-    if (choice.config.segment_cost > 0) choice.config = with_fitting_fix_up(device, problem, shape, choice.config);
+    choice.config.grid = std::min(choice.config.grid, lean_tiles(asked, choice.config.spec));
+    if (choice.config.segment_cost > 0) choice.config = with_fitting_fix_up(step, choice.config);
     return choice;
   }
 
   /// The answer for a shape that neither this problem nor one that streams KV alike has a winner for. The problem is
-  /// canonical and heeded, and is not batch-invariant; `ordinary` and `without` are as in estimate().
-  Choice infer(const DecodeProblem& problem, const Shape& shape, const Config* ordinary,
+  /// stored(), and is not batch-invariant; `ordinary` and `without` are as in estimate().
+  Choice infer(const DecodeStep& asked, const Config* ordinary = nullptr,
                std::span<const KernelSpec> without = {}) const {
+    const DecodeProblem& problem = asked.problem;
+    const Shape& shape = asked.shape;
+    const DecodeStep step(device, problem, rounded(shape));
+    const ShapeFeatures here = shape_features_of(step);
     const ProblemWinners* winners = problems.find(problem);
-    const ShapeFeatures here = shape_features_of(problem, rounded(shape), base_spec(device.arch, problem));
     const auto further = [&](const DecodeProblem& candidate) { return distance(candidate, problem); };
     const auto answer = [&](const Found& found, Provenance provenance,
                             std::span<const ProblemWinners* const> candidates) {
-      return estimate(found, provenance, problem, shape, witnesses_of(candidates, here, further), ordinary, without);
+      return estimate(found, provenance, asked, step, witnesses_of(candidates, here, further), ordinary, without);
     };
     if (const auto found = find_bucket(winners, shape, here)) return answer(found, Provenance::bucket, {&winners, 1});
     // A kernel that streams well also does so when it may start earlier. So this is a better guess than another shape.
     if (problem.pdl) {
-      const ProblemWinners* ordinary_winners = problems.find(with_tuned_link(without_pdl(problem)));
+      const ProblemWinners* ordinary_winners = problems.find(stored(without_pdl(problem)));
       auto found = find_exact(ordinary_winners, shape);
       if (!found) found = find_bucket(ordinary_winners, shape, here);
       if (found) {
@@ -338,7 +334,7 @@ struct WinnerTable::Impl {
     if (has_part_of_context(problem.features)) {
       const ProblemWinners* part = problems.find(without_group(problem));
       auto found = find_exact(part, shape);
-      if (auto carried = carried_over(found, problem); carried && without.empty()) return *carried;
+      if (auto carried = carried_over(found, step); carried && without.empty()) return *carried;
       if (!found) found = find_bucket(part, shape, here);
       if (found) {
         std::vector<const ProblemWinners*> both{part};
@@ -354,7 +350,7 @@ struct WinnerTable::Impl {
     const auto further_by_heads = [&](const DecodeProblem& candidate) { return distance_of_any(candidate, problem); };
     const auto all = winners_for(problem, [](const DecodeProblem&) { return true; });
     const auto found = find_closest(all, here, further_by_heads);
-    return estimate(found, found ? Provenance::model : Provenance::fallback, problem, shape,
+    return estimate(found, found ? Provenance::model : Provenance::fallback, asked, step,
                     witnesses_of(all, here, further_by_heads), ordinary, without);
   }
 };
@@ -395,40 +391,36 @@ WinnerTable WinnerTable::build(const DeviceFacts& device, LayeredWinners winners
   return table;
 }
 
-const Choice* WinnerTable::find_exact(const DecodeProblem& problem, const Shape& shape) const {
-  const auto exact = Impl::find_exact(impl_->problems.find(impl_->heeded(problem)), shape);
-  return exact ? &exact.measured->choice : nullptr;
-}
-
 Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
-  const DecodeProblem problem = impl_->with_tuned_link(impl_->heeded(canonical(asked)));
+  const DecodeProblem problem = impl_->stored(asked);
   if (const auto exact = Impl::find_exact(impl_->problems.find(problem), shape)) return exact.measured->choice;
+  const DecodeStep step(impl_->device, problem, shape);
   if (problem.features.batch_invariant) {  // its one kernel may not be exchanged
     Choice choice;
-    choice.config = default_config(impl_->device, problem, shape);
+    choice.config = default_config(step);
     return choice;
   }
-  if (auto taken = impl_->carried_over(impl_->find_alike(problem, shape), problem)) return *std::move(taken);
-  if (!problem.pdl) return impl_->infer(problem, shape, nullptr);
+  if (auto taken = impl_->carried_over(impl_->find_alike(step), step)) return *std::move(taken);
+  if (!problem.pdl) return impl_->infer(step);
   const Config ordinary = find(without_pdl(problem), shape).config;
-  return impl_->infer(problem, shape, &ordinary);
+  return impl_->infer(step, &ordinary);
 }
 
 std::vector<Choice> WinnerTable::launch_order(const DecodeProblem& asked, const Shape& shape) const {
-  const DecodeProblem problem = impl_->with_tuned_link(impl_->heeded(canonical(asked)));
+  const DecodeStep step(impl_->device, impl_->stored(asked), shape);
   std::vector<Choice> order{find(asked, shape)};
   const auto add = [&](Choice choice) {
     const auto same = [&](const Choice& before) { return before.config == choice.config; };
     if (std::none_of(order.begin(), order.end(), same)) order.push_back(std::move(choice));
   };
-  if (const auto exact = Impl::find_exact(impl_->problems.find(problem), shape); exact && exact.measured->next)
+  if (const auto exact = Impl::find_exact(impl_->problems.find(step.problem), shape); exact && exact.measured->next)
     add(*exact.measured->next);
-  if (!problem.features.batch_invariant) {
+  if (!step.problem.features.batch_invariant) {
     std::vector<KernelSpec> without;
     for (const Choice& choice : order) without.push_back(choice.config.spec);
-    add(impl_->infer(problem, shape, nullptr, without));
+    add(impl_->infer(step, nullptr, without));
   }
-  for (const Config& config : default_configs(impl_->device, problem, shape))
+  for (const Config& config : default_configs(step))
     add({.config = config, .tuned_shape = {}, .layer = {}, .tuned_nvrtc = {}});
   return order;
 }

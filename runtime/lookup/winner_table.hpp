@@ -78,8 +78,6 @@ class WinnerTable {
   /// What to launch, in order, where kernels do not compile or load: the answer of find(), the next best that was
   /// measured for this shape, what would be predicted without these two kernels, and default_configs(). None twice.
   std::vector<Choice> launch_order(const DecodeProblem& problem, const Shape& shape) const;
-  /// The exact winner, which lives as long as this table; or null.
-  const Choice* find_exact(const DecodeProblem& problem, const Shape& shape) const;
   /// How many winners have been read, and how many rows were skipped meanwhile.
   std::size_t size() const;
   std::size_t skipped() const;

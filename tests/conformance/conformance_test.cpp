@@ -59,7 +59,7 @@ std::vector<PlayedKernel> cases_of(const PeerGrid& grid, const DeviceFacts& devi
                             .padded = lengths.size() % 2 == 1,
                             .data = data,
                             .shared_prefix = lengths.size() > 3 ? lengths[0] / 2 : 0},
-                  .configs = default_configs(device, problem, shape)};
+                  .configs = default_configs({device, problem, shape})};
     VerifyKernel kernel{.group = grid.name, .specs = {}, .required = true};
     for (const Config& config : played.configs) kernel.specs.push_back(config.spec);
     const auto same = std::find_if(kernels.begin(), kernels.end(),
@@ -149,7 +149,7 @@ class ConformanceEdges : public GpuTest {
   /// The default kernel of a problem: the first one that compiles.
   std::unique_ptr<LoadedKernel> load_default(const DecodeProblem& problem, const Shape& shape, Config& config) {
     VerifyKernel kernel{.group = {}, .specs = {}, .required = true};
-    const auto configs = default_configs(runner->device(), problem, shape);
+    const auto configs = default_configs({runner->device(), problem, shape});
     for (const Config& one : configs) kernel.specs.push_back(one.spec);
     auto loaded = load(kernel);
     if (loaded != nullptr) config = config_of(configs, loaded->spec());

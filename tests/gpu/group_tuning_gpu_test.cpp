@@ -100,7 +100,7 @@ TEST_F(GroupTuningOnGpu, EveryLayoutAndWayOfDealingIsRightAndTimed) {
         const Shape shape{.batch = 3, .longest_context = 1500, .total_context = 2100};
         const auto begun = (*backend)->begin_shape(shape);
         ASSERT_TRUE(begun) << begun.error().message;
-        Config config = default_config(device, problem, shape);
+        Config config = default_config({device, problem, shape});
         ASSERT_TRUE((*backend)->compile(config.spec));
         config.grid = std::min<std::int64_t>(config.grid, device.sm_count / 2);
         const std::string what = kernel_name(config.spec);

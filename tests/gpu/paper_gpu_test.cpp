@@ -21,7 +21,7 @@ TEST_F(PaperGpu, EveryModeKeepsToItsGridAndABudgetLeavesTheRestListed) {
   EXPECT_FALSE(report->missing.empty());
   for (const PaperMeasurement& measured : report->measurements) {
     const auto outputs = [&](const BenchLine& line) {
-      return output_tiles(problem_of(measured.point), shape_of(measured.point), line.config.spec);
+      return output_tiles(problem_of(measured.point), shape_of(measured.point).batch, line.config.spec);
     };
     EXPECT_EQ(measured.flash_attention2.config.grid, outputs(measured.flash_attention2));
     EXPECT_EQ(measured.flash_decoding.config.grid % outputs(measured.flash_decoding), 0);

@@ -80,7 +80,7 @@ std::vector<double> modelled(std::span<const Timing> timings, const Costs& costs
   std::vector<double> us;
   us.reserve(timings.size());
   for (const Timing& one : timings) {
-    us.push_back(predict_us(parameters[one.h200 ? 1 : 0], timed_gpu(one.h200), one.problem, one.shape, one.config,
+    us.push_back(predict_us(parameters[one.h200 ? 1 : 0], {timed_gpu(one.h200), one.problem, one.shape}, one.config,
                             one.resident));
   }
   return us;

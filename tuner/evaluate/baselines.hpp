@@ -5,23 +5,20 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/cuda/device.hpp"
-#include "runtime/lookup/winner_table.hpp"
-#include "runtime/problem.hpp"
+#include "runtime/lookup/decode_step.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 
-/// The kernels that baselines choose from: those given and, where a shape may have more output tiles than a GPU holds
+/// The kernels that baselines choose from: those given and, where a step may have more output tiles than a GPU holds
 /// CTAs at once, the same kernels with tickets beside those whose CTAs wait for each other.
-std::vector<KernelSpec> baseline_kernels(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                                         std::vector<KernelSpec> specs);
+std::vector<KernelSpec> baseline_kernels(const DecodeStep& step, std::vector<KernelSpec> specs);
 
 /// The grids that a baseline may have with this kernel, of which an SM holds `resident` CTAs: "fa2" (FlashAttention-2)
 /// has one CTA for each output tile, "fd" (FlashDecoding) the same number of CTAs for each. Empty where more CTAs would
 /// wait for each other than the GPU holds at once.
-std::vector<Config> baseline_configs(std::string_view mode, const DeviceFacts& device, const DecodeProblem& problem,
-                                     const Shape& shape, const KernelSpec& spec, int resident);
+std::vector<Config> baseline_configs(std::string_view mode, const DecodeStep& step, const KernelSpec& spec,
+                                     int resident);
 
 }  // namespace v1
 }  // namespace leanattn

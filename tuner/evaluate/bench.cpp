@@ -72,26 +72,23 @@ Result<Config> fastest(TuneBackend& backend, const std::vector<Config>& configs,
 }
 
 /// The entrant of each mode that was asked for: lean's configuration and the best one of each baseline.
-Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const Shape& shape,
-                                             const BenchOptions& options, const DeviceFacts& device,
-                                             TuneBackend& backend, const LayeredWinners& winners,
-                                             const std::atomic<bool>* cancel) {
+Result<std::vector<Entrant>> choose_entrants(const DecodeStep& step, const BenchOptions& options, TuneBackend& backend,
+                                             const LayeredWinners& winners, const std::atomic<bool>* cancel) {
   const auto wanted = [&](const char* mode) {
-    const bool any = options.modes.empty() && (!in_group(problem.features) || mode == std::string_view("lean"));
+    const bool any = options.modes.empty() && (!in_group(step.problem.features) || mode == std::string_view("lean"));
     return any || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
   if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
-  const Choice lean = look_up(device, problem, shape, options.policy, winners);
+  const Choice lean = look_up(step, options.policy, winners);
   std::vector<KernelSpec> specs{lean.config.spec};
   if (wanted("fa2") || wanted("fd")) {
-    const Shape shapes[] = {shape};
-    std::vector<KernelSpec> more = choose_specs(default_model(device), device, problem, shapes,
-                                                static_cast<std::size_t>(std::max(options.kernels, 0)));
-    more.push_back(default_config(device, problem, shape).spec);
+    std::vector<KernelSpec> more =
+        choose_specs(default_model(step.device), {&step, 1}, static_cast<std::size_t>(std::max(options.kernels, 0)));
+    more.push_back(default_config(step).spec);
     for (const KernelSpec& spec : more) {
       if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
     }
-    specs = baseline_kernels(device, problem, shape, std::move(specs));
+    specs = baseline_kernels(step, std::move(specs));
   }
   CompilePool pool([&backend](const KernelSpec& spec) { return backend.compile(spec); }, 0);
   pool.enqueue(specs);
@@ -111,7 +108,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
     if (!wanted(mode)) continue;
     std::vector<Config> configs;
     for (const auto& [spec, resident] : usable) {
-      const auto more = baseline_configs(mode, device, problem, shape, spec, resident);
+      const auto more = baseline_configs(mode, step, spec, resident);
       configs.insert(configs.end(), more.begin(), more.end());
     }
     if (configs.empty())
@@ -126,7 +123,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeProblem& problem, const
   if (!wanted("lean")) return entrants;
   for (const auto& [spec, resident] : usable) {
     if (options.lean_grids == 0) break;
-    const auto ranked = rank_grids(default_parameters(device), device, problem, shape, spec, resident);
+    const auto ranked = rank_grids(default_parameters(step.device), step, spec, resident);
     for (const RankedConfig& candidate : spread(ranked, static_cast<std::size_t>(options.lean_grids)))
       for_lean.push_back(candidate.config);
   }
@@ -144,10 +141,10 @@ struct Bench {
   std::string read_kernel;  ///< the sentinel
 };
 
-Result<Bench> begin_bench(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape,
-                          const std::vector<int>& lengths, const BenchOptions& options, CubinCache* cubins) {
-  if (!in_group(problem.features)) {
-    auto backend = GpuBackend::create(device, problem, options.policy, cubins);
+Result<Bench> begin_bench(const DecodeStep& step, const std::vector<int>& lengths, const BenchOptions& options,
+                          CubinCache* cubins) {
+  if (!in_group(step.problem.features)) {
+    auto backend = GpuBackend::create(step.device, step.problem, options.policy, cubins);
     if (!backend) return tl::unexpected(backend.error());
     if (const auto begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
     std::string read_kernel = (*backend)->read_variant().name;
@@ -161,9 +158,9 @@ Result<Bench> begin_bench(const DeviceFacts& device, const DecodeProblem& proble
   if (!options.context_lengths.empty())
     return fail(ErrorCode::unsupported, "context lengths of their own in a group",
                 "All ranks get the same part: give a batch and a context of one rank.");
-  auto backend = GroupBackend::create(device, problem, options.policy, cubins, options.rank_devices);
+  auto backend = GroupBackend::create(step.device, step.problem, options.policy, cubins, options.rank_devices);
   if (!backend) return tl::unexpected(backend.error());
-  if (const auto begun = (*backend)->begin_shape(shape); !begun) return tl::unexpected(begun.error());
+  if (const auto begun = (*backend)->begin_shape(step.shape); !begun) return tl::unexpected(begun.error());
   std::string read_kernel = (*backend)->read_variant().name;
   return Bench{std::move(*backend), std::move(read_kernel)};
 }
@@ -182,11 +179,10 @@ BenchLine bench_line(std::string mode, std::span<const double> samples_us, std::
   return line;
 }
 
-Choice look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
-               LayeredWinners winners) {
+Choice look_up(const DecodeStep& step, L2Policy policy, LayeredWinners winners) {
   const std::string_view wanted = to_string(policy);
   std::erase_if(winners.entries, [&](const LayeredWinners::Entry& entry) { return entry.winner.policy != wanted; });
-  return WinnerTable::build(device, std::move(winners)).find(problem, shape);
+  return WinnerTable::build(step.device, std::move(winners)).find(step.problem, step.shape);
 }
 
 Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const BenchOptions& options,
@@ -204,11 +200,11 @@ Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const 
   if (auto ok = require_launches(*device, problem); !ok) return tl::unexpected(ok.error());
   const std::vector<int> lengths =
       options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
-  const Result<Bench> begun = begin_bench(*device, problem, shape, lengths, options, cubins);
+  const DecodeStep step(*device, problem, shape);
+  const Result<Bench> begun = begin_bench(step, lengths, options, cubins);
   if (!begun) return tl::unexpected(begun.error());
   const LayeredWinners winners = load_layered_winners(device_model(*device), directory, current_software(*device));
-  const Result<std::vector<Entrant>> entrants =
-      choose_entrants(problem, canonical(shape), options, *device, *begun->backend, winners, cancel);
+  const Result<std::vector<Entrant>> entrants = choose_entrants(step, options, *begun->backend, winners, cancel);
   if (!entrants) return tl::unexpected(entrants.error());
 
   std::vector<double> read;

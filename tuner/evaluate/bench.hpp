@@ -12,7 +12,7 @@
 
 #include "cache/cubin/cubin_db.hpp"
 #include "cache/layers.hpp"
-#include "runtime/cuda/device.hpp"
+#include "runtime/lookup/decode_step.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "runtime/problem.hpp"
 
@@ -57,10 +57,9 @@ struct BenchReport {
   bool interrupted = false;
 };
 
-/// The configuration that an engine launches for the shape when it has these winners, of which those of this L2 policy
+/// The configuration that an engine launches for the step when it has these winners, of which those of this L2 policy
 /// count.
-Choice look_up(const DeviceFacts& device, const DecodeProblem& problem, const Shape& shape, L2Policy policy,
-               LayeredWinners winners);
+Choice look_up(const DecodeStep& step, L2Policy policy, LayeredWinners winners);
 
 /// Look-ups have the winners of tuning.db in `directory` (nullopt: there is none), of the site and of the installation,
 /// as those of an engine. Every configuration is checked against the oracle before it is timed. If the problem has pdl,

@@ -117,7 +117,7 @@ Result<RepeatEvaluation> evaluate_repeat(const EvaluationSetup& setup,
   const auto predicted = [&](const Shape& shape, const Config& config) {
     const auto same = [&](const ModelSample& sample) { return sample.config.spec == config.spec; };
     const auto sample = std::find_if(samples.begin(), samples.end(), same);
-    return predict_us(model.of(config.spec), setup.device, setup.request.problem, canonical(shape), config,
+    return predict_us(model.of(config.spec), {setup.device, setup.request.problem, shape}, config,
                       sample != samples.end() ? sample->resident : 1);
   };
   const std::vector<TunedShape>&first = tunings[0].shapes, &second = tunings[1].shapes;

@@ -84,7 +84,7 @@ std::vector<Row> rows_of(ModelParameters parameters, const DeviceFacts& device,
   std::vector<Row> rows;
   rows.reserve(samples.size());
   for (const auto& [s, best_us] : samples) {
-    const ModelledTime time = modelled_time(parameters, device, s->problem, s->shape, s->config, s->resident);
+    const ModelledTime time = modelled_time(parameters, {device, s->problem, s->shape}, s->config, s->resident);
     rows.push_back({{time.start / s->us, time.stream / s->us, time.segments / s->us, time.merge / s->us},
                     std::pow(best_us / s->us, kInterest)});
   }
@@ -152,7 +152,7 @@ double model_error(const CostModel& model, const DeviceFacts& device, std::span<
   std::vector<double> errors;
   for (const ModelSample& s : samples) {
     if (s.us > 0) {
-      const double us = predict_us(model.of(s.config.spec), device, s.problem, s.shape, s.config, s.resident);
+      const double us = predict_us(model.of(s.config.spec), {device, s.problem, s.shape}, s.config, s.resident);
       errors.push_back(std::abs(us / s.us - 1));
     }
   }

@@ -95,9 +95,8 @@ struct Ranked {
   auto operator<=>(const Ranked&) const = default;  // NOLINT(modernize-use-nullptr): clang-tidy 14 sees a 0 in it
 };
 
-/// The kernels of each pair of a shape and a load path, best first. `twins` are those of add_waiting_twins(specs).
-std::vector<std::vector<Ranked>> rank_specs(const CostModel& model, const DeviceFacts& device,
-                                            const DecodeProblem& problem, std::span<const Shape> shapes,
+/// The kernels of each pair of a step and a load path, best first. `twins` are those of add_waiting_twins(specs).
+std::vector<std::vector<Ranked>> rank_specs(const CostModel& model, std::span<const DecodeStep> steps,
                                             const std::vector<KernelSpec>& specs,
                                             const std::vector<std::size_t>& twins) {
   constexpr std::int64_t kNoGrid = std::numeric_limits<std::int64_t>::max();
@@ -105,12 +104,12 @@ std::vector<std::vector<Ranked>> rank_specs(const CostModel& model, const Device
   std::vector<int> resident;
   for (const KernelSpec& spec : specs) {
     shuffle.push_back(shuffle_key(kernel_name(spec)));
-    resident.push_back(guess_resident(device, spec));
+    resident.push_back(guess_resident(steps.front().device, spec));
   }
   std::vector<std::vector<Ranked>> buckets;
-  for (const Shape& shape : shapes) {
+  for (const DecodeStep& step : steps) {
     const auto best_bin = [&](std::size_t i) {
-      const auto grids = rank_grids(model.of(specs[i]), device, problem, shape, specs[i], resident[i]);
+      const auto grids = rank_grids(model.of(specs[i]), step, specs[i], resident[i]);
       return grids.empty() ? kNoGrid : bin_of(grids.front().predicted_us);
     };
     std::map<LoadPath, std::vector<Ranked>> by_load;
@@ -130,20 +129,20 @@ std::vector<std::vector<Ranked>> rank_specs(const CostModel& model, const Device
   return buckets;
 }
 
-/// The usual kernels, and first those that are predicted to come closest to the best of them for some shape.
-std::vector<KernelSpec> usual_kernels_first(const DeviceFacts& device, const DecodeProblem& problem,
-                                            std::span<const Shape> shapes) {
+/// The usual kernels, and first those that are predicted to come closest to the best of them for some step.
+std::vector<KernelSpec> usual_kernels_first(std::span<const DecodeStep> steps) {
   struct Usual {
     KernelSpec spec;
-    double behind = std::numeric_limits<double>::infinity();  // of all shapes, the least ratio to the best
+    double behind = std::numeric_limits<double>::infinity();  // of all steps, the least ratio to the best
   };
   std::vector<Usual> usual;
-  for (KernelSpec& spec : usual_kernels(device, problem)) usual.push_back({.spec = std::move(spec)});
-  for (const Shape& shape : shapes) {
+  for (KernelSpec& spec : usual_kernels(steps.front().device, steps.front().problem))
+    usual.push_back({.spec = std::move(spec)});
+  for (const DecodeStep& step : steps) {
     std::vector<double> predicted;
     for (const Usual& kernel : usual) {
-      const auto grids = rank_grids(default_parameters(device), device, problem, shape, kernel.spec,
-                                    guess_resident(device, kernel.spec));
+      const auto grids =
+          rank_grids(default_parameters(step.device), step, kernel.spec, guess_resident(step.device, kernel.spec));
       predicted.push_back(grids.empty() ? std::numeric_limits<double>::infinity() : grids.front().predicted_us);
     }
     const double best = *std::min_element(predicted.begin(), predicted.end());
@@ -160,7 +159,7 @@ std::vector<KernelSpec> usual_kernels_first(const DeviceFacts& device, const Dec
 
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem) {
   // The bits of a result depend on the kernel, so look-ups give every shape of a batch-invariant problem the same one.
-  if (problem.features.batch_invariant) return {default_config(device, problem, Shape{}).spec};
+  if (problem.features.batch_invariant) return {default_config({device, problem, {}}).spec};
   std::vector<KernelSpec> specs;
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::ticket;
@@ -176,12 +175,11 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
   return specs;
 }
 
-std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
-                                     std::span<const Shape> shapes, std::size_t count) {
-  std::vector<KernelSpec> specs = all_specs(device, problem);
+std::vector<KernelSpec> choose_specs(const CostModel& model, std::span<const DecodeStep> steps, std::size_t count) {
+  std::vector<KernelSpec> specs = all_specs(steps.front().device, steps.front().problem);
   const std::vector<std::size_t> twins = add_waiting_twins(specs);
-  const std::vector<std::vector<Ranked>> buckets = rank_specs(model, device, problem, shapes, specs, twins);
-  std::vector<KernelSpec> chosen = usual_kernels_first(device, problem, shapes);
+  const std::vector<std::vector<Ranked>> buckets = rank_specs(model, steps, specs, twins);
+  std::vector<KernelSpec> chosen = usual_kernels_first(steps);
   if (chosen.size() > count) chosen.resize(count);
   std::vector<bool> taken(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i)
@@ -238,18 +236,15 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   return found;
 }
 
-std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DeviceFacts& device,
-                                     const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec,
+std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DecodeStep& step, const KernelSpec& spec,
                                      int resident) {
   std::vector<RankedConfig> ranked;
-  const std::int64_t co_resident = std::int64_t{std::max(resident, 1)} * std::max(device.sm_count, 1);
-  for (const std::int64_t grid : useful_grids(device, problem, shape, spec, std::max(resident, 1))) {
+  const std::int64_t co_resident = std::int64_t{std::max(resident, 1)} * std::max(step.device.sm_count, 1);
+  for (const std::int64_t grid : useful_grids(step, spec, std::max(resident, 1))) {
     if (spec.fixup == FixUp::wait && grid > co_resident) continue;
-    const Config config{.spec = spec,
-                        .grid = grid,
-                        .segment_cost = is_ragged(visible_shape(problem, shape)) ? segment_cost(device, spec) : 0,
-                        .l2_promotion = l2_promotion(problem, shape, spec)};
-    ranked.push_back({config, predict_us(parameters, device, problem, shape, config, std::max(resident, 1))});
+    const Config config{
+        .spec = spec, .grid = grid, .segment_cost = segment_cost(step, spec), .l2_promotion = l2_promotion(step, spec)};
+    ranked.push_back({config, predict_us(parameters, step, config, std::max(resident, 1))});
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {
     return a.predicted_us != b.predicted_us ? a.predicted_us < b.predicted_us : a.config.grid < b.config.grid;

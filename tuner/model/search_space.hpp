@@ -6,9 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/cuda/device.hpp"
+#include "runtime/lookup/decode_step.hpp"
 #include "runtime/lookup/residency.hpp"
-#include "runtime/problem.hpp"
 #include "tuner/model/cost_model_fit.hpp"
 
 namespace leanattn {
@@ -25,12 +24,11 @@ inline constexpr double kModelResolution = 0.03;
 std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem& problem);
 
 /// `count` kernels, most promising first: the usual ones, which won for other problems, and then those that each pair
-/// of a shape and a load path names in turn as its next best by the model. These are of all_specs(), or have the fix-up
-/// wait instead where the model expects it to be faster for that shape. Among specs that the model cannot tell apart
-/// (3 %) a fixed shuffle chooses, so that the list is diverse. The shapes share the list, since a kernel is compiled
-/// once for all of them.
-std::vector<KernelSpec> choose_specs(const CostModel& model, const DeviceFacts& device, const DecodeProblem& problem,
-                                     std::span<const Shape> shapes, std::size_t count);
+/// of a step and a load path names in turn as its next best by the model. These are of all_specs(), or have the fix-up
+/// wait instead where the model expects it to be faster for that step. Among specs that the model cannot tell apart
+/// (3 %) a fixed shuffle chooses, so that the list is diverse. The steps share the list, since a kernel is compiled
+/// once for all of them. They are of one problem and device, and at least one.
+std::vector<KernelSpec> choose_specs(const CostModel& model, std::span<const DecodeStep> steps, std::size_t count);
 
 /// Valid specs one step from `spec` in one parameter (stages, warps, tokens a warp, tile, CTAs per SM, load path,
 /// fix-up), or with twice the tokens a warp and half the warps, or the reverse.
@@ -42,10 +40,9 @@ struct RankedConfig {
   double predicted_us = 0;
 };
 
-/// Every grid of this spec that is considered for the shape: useful_grids(), without those that are not co-resident
+/// Every grid of this spec that is considered for the step: useful_grids(), without those that are not co-resident
 /// where the fix-up waits. The best prediction comes first, and among equal ones the smaller grid.
-std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DeviceFacts& device,
-                                     const DecodeProblem& problem, const Shape& shape, const KernelSpec& spec,
+std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const DecodeStep& step, const KernelSpec& spec,
                                      int resident);
 
 /// The first `count` of `ranked` whose grids differ from each other by more than `distance` (relative).

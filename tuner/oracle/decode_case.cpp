@@ -113,7 +113,7 @@ Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, LaunchGrid grid,
 }
 
 std::int64_t DecodeCase::output_tiles(const KernelSpec& spec) const {
-  return leanattn::output_tiles(problem_, {.batch = batch()}, spec);
+  return leanattn::output_tiles(problem_, batch(), spec);
 }
 
 WorkspaceLayout DecodeCase::workspace(const KernelSpec& spec, std::int64_t grid) const {

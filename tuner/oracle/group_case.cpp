@@ -535,7 +535,7 @@ LeanDecodeArgs GroupCase::args(int number, int kv_copy) const {
 }
 
 WorkspaceLayout GroupCase::workspace(const KernelSpec& spec, LaunchGrid grid) const {
-  const std::int64_t outputs = output_tiles(problem_, {.batch = whole_->batch()}, spec);
+  const std::int64_t outputs = output_tiles(problem_, whole_->batch(), spec);
   return workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs);
 }
 

@@ -60,7 +60,7 @@ CandidateSpread spread_of(std::span<const TimedConfig> timed) {
 
 /// How a grid cuts the line: into whole output tiles, into equal numbers of CTAs for each, or anywhere.
 const char* schedule_of(const ReportedWinner& winner, const Config& config) {
-  const std::int64_t outputs = output_tiles(winner.problem, winner.shape, config.spec);
+  const std::int64_t outputs = output_tiles(winner.problem, winner.shape.batch, config.spec);
   if (config.grid == outputs) return "fa2";
   return config.grid % outputs == 0 ? "even" : "lean";
 }
@@ -148,7 +148,7 @@ void add_rivals(ReportedWinner& winner, std::span<const TimedConfig> timed, cons
   const TimedConfig* self = found == timed.end() ? nullptr : &*found;
   winner.candidates = spread_of(timed);
   std::optional<Config> untuned;
-  if (device != nullptr) untuned = leanattn::default_config(*device, winner.problem, winner.shape);
+  if (device != nullptr) untuned = leanattn::default_config({*device, winner.problem, winner.shape});
   for (const TimedConfig& candidate : timed) {  // The fastest is first, so the first of a kind is its best.
     const auto keep = [&](std::optional<Rival>& best) {
       if (!best) best = rival(candidate, self, winner.median_us);

@@ -7,7 +7,6 @@
 #include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
 #include "runtime/lookup/grids.hpp"
-#include "runtime/lookup/specs.hpp"
 #include "tuner/model/search_space.hpp"
 
 namespace leanattn {
@@ -21,7 +20,7 @@ double kib_in_flight(const Config& config, int sms, int resident) {
   const KernelSpec& spec = config.spec;
   const double ctas = std::min<double>(resident, std::max<double>(1, static_cast<double>(config.grid) / sms));
   const double ring = spec.load == LoadPath::tensor ? spec.stages : spec.warps * spec.stages;
-  return ctas * ring * layout_of(spec).step_tokens * kv_token_bytes(spec) / 1024;
+  return ctas * ring * layout_of(spec).step_tokens * cache_token_bytes(spec) / 1024;
 }
 
 /// The LeanTiles of an average SM over those of the busiest SM, if CTAs go to the SMs in turn.
@@ -50,8 +49,8 @@ int resident_ctas(const DeviceFacts& device, const KernelSpec& spec, int registe
 
 TimeParts time_parts(const ModelParameters& parameters, const DeviceFacts& device, const ReportedWinner& winner,
                      int resident) {
-  const ModelledTime modelled =
-      modelled_time(parameters, device, winner.problem, winner.shape, winner.config, resident);
+  const DecodeStep step(device, winner.problem, winner.shape);
+  const ModelledTime modelled = modelled_time(parameters, step, winner.config, resident);
   TimeParts parts;
   parts.start_us = modelled.start;
   parts.stream_us = modelled.stream;
@@ -59,8 +58,8 @@ TimeParts time_parts(const ModelParameters& parameters, const DeviceFacts& devic
   parts.fix_up_us = modelled.merge;
   parts.unexplained_us = winner.median_us - modelled.us();
 
-  const std::int64_t outputs = output_tiles(winner.problem, winner.shape, winner.config.spec);
-  const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(winner.problem, winner.shape, winner.config.spec), 1);
+  const std::int64_t outputs = output_tiles(step, winner.config.spec);
+  const std::int64_t tiles = std::max<std::int64_t>(lean_tiles(step, winner.config.spec), 1);
   const std::int64_t grid = std::clamp<std::int64_t>(winner.config.grid, 1, tiles);
   parts.busy_sms = static_cast<int>(std::min<std::int64_t>(grid, device.sm_count));
   parts.contributors = static_cast<double>(grid) / static_cast<double>(std::max<std::int64_t>(outputs, 1));

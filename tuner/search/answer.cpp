@@ -26,7 +26,7 @@ void take_winner(const std::vector<Winner>& winners, const WinnerKey& key, Tuned
 TunedShape known_answer(const TuneRequest& request, const DeviceFacts& device, const Shape& shape, TuningDb& db) {
   TunedShape known;
   known.shape = shape;
-  known.winner = default_config(device, request.problem, shape);
+  known.winner = default_config({device, request.problem, shape});
   known.finished = false;
   const DeviceModel model = device_model(device);
   const Result<std::vector<Winner>> winners = db.winners(model);

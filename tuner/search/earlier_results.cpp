@@ -37,7 +37,6 @@ bool has_kernel(const std::vector<Config>& configs, const KernelSpec& spec) {
 
 std::vector<Config> find_incumbents(const ShapeContext& context, const std::vector<Winner>& winners) {
   const SessionSetup& session = context.session;
-  const KernelSpec base = base_spec(session.device.arch, session.request.problem);
   const std::string other_json = to_json(with_other_launch(session.request.problem));
   std::vector<Config> incumbents;
   for (const Winner& winner : winners) {
@@ -48,7 +47,7 @@ std::vector<Config> find_incumbents(const ShapeContext& context, const std::vect
     Result<Config> config = config_from_json(winner.config);
     if (!config) continue;
     // Before this search, a look-up would answer with what won with the other kind of launch: it has to be beaten, too.
-    if (other) config->spec.pdl = base.pdl;
+    if (other) config->spec.pdl = context.step.base.pdl;
     if (context.fits(*config) && !contains(incumbents, *config) && !(*config == context.default_config))
       incumbents.push_back(*config);
   }
@@ -60,9 +59,9 @@ std::vector<Config> find_incumbents(const ShapeContext& context, const std::vect
 std::vector<Config> find_relatives(const ShapeContext& context, const CostModel& model,
                                    const std::vector<Winner>& winners, const std::vector<Config>& incumbents) {
   const SessionSetup& session = context.session;
-  const DecodeProblem& problem = session.request.problem;
+  const DecodeProblem& problem = context.step.problem;
   if (problem.features.batch_invariant) return {};  // all shapes have the default's kernel
-  const KernelSpec base = base_spec(session.device.arch, problem);
+  const KernelSpec& base = context.step.base;
   std::vector<std::pair<double, Config>> found;  // with their distance in octaves
   ParsedTexts<DecodeProblem> problems(problem_from_json);
   ParsedTexts<Config> configs(config_from_json);
@@ -73,7 +72,7 @@ std::vector<Config> find_relatives(const ShapeContext& context, const CostModel&
     const auto shape = shape_from_json(winner.shape);
     const auto& config = configs(winner.config);
     if (!shape || !config) continue;
-    const double octaves = octaves_between(*other, *shape, problem, context.shape);
+    const double octaves = octaves_between(*other, *shape, problem, context.step.shape);
     if (octaves > kFarthestRelative) continue;
     const auto spec = with_tunables_of(base, config->spec);
     if (!spec) continue;

@@ -26,8 +26,8 @@ class GroupKernels {
  public:
   explicit GroupKernels(const ShapeContext& context)
       : device_(context.session.device),
-        base_(base_spec(device_.arch, context.session.request.problem)),
-        order_(order_of_group(device_, context.session.request.problem)),
+        base_(context.step.base),
+        order_(order_of_group(device_, context.step.problem)),
         ranks_here_(ranks_on_a_gpu(context.session.request)) {}
 
   /// The tunables of a kernel for the part, or of another fix-up, as a kernel of the group; or nothing.

@@ -52,7 +52,7 @@ Result<LookedUp> looked_up_configs(const TuneRequest& request, const DeviceFacts
 }
 
 Result<bool> try_looked_up(ShapeContext& context, const CostModel& model, Measurer& measurer, TimedCandidates& timed) {
-  const bool group = in_group(context.session.request.problem.features);
+  const bool group = in_group(context.step.problem.features);
   for (Config config : context.session.looked_up[static_cast<std::size_t>(context.index)]) {
     if (!context.fits(config)) continue;
     context.session.compiles.enqueue({&config.spec, 1}, /*urgent=*/true);

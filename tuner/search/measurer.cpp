@@ -60,7 +60,7 @@ std::optional<CompiledSpec> Measurer::counted(const Result<CompiledSpec>* result
 
 Result<void> Measurer::begin() {
   if (begun_) return {};
-  const Result<double> read_limit = session_.backend.begin_shape(context_.shape);
+  const Result<double> read_limit = session_.backend.begin_shape(context_.step.shape);
   if (!read_limit) return tl::unexpected(read_limit.error());
   begun_ = true;
   read_limit_us_ = *read_limit;
@@ -171,7 +171,7 @@ void Measurer::keep(Candidate candidate, double us, TimedCandidates& timed) {
   // A candidate that stays in the search is recorded much later.
   candidate.tried = detail::utc_timestamp();
   samples_.push_back({.problem = session_.request.problem,
-                      .shape = context_.shape,
+                      .shape = context_.step.shape,
                       .config = candidate.config,
                       .resident = candidate.compiled.resident,
                       .us = us});
@@ -202,7 +202,7 @@ void Measurer::record(const Candidate& candidate, TrialStatus status, std::strin
   trial.throttle = throttle;
   trial.created = candidate.tried;
   trial.registers = candidate.compiled.registers, trial.compile_ms = candidate.compiled.compile_ms;
-  trial.bytes = kv_bytes(session_.request.problem, context_.shape);
+  trial.bytes = context_.step.bytes;
   session_.trials.add(std::move(trial));
 }
 

@@ -79,17 +79,16 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
   const double ends = request.budget ? started + static_cast<double>(request.budget->count()) / 1000.0
                                      : std::numeric_limits<double>::infinity();
   const auto stop = [&] { return now_s() >= ends || (cancel != nullptr && cancel->load()); };
-  std::vector<Shape> shapes;
-  for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
+  const std::vector<DecodeStep> steps = steps_of(request, device);
 
   const CostModel model = default_model(device);
   const SearchEffort effort = effort_for(compile_thread_count(request.compile_threads));
   std::vector<KernelSpec> specs;
-  for (const Shape& shape : shapes) {
-    const KernelSpec spec = default_config(device, request.problem, shape).spec;
+  for (const DecodeStep& step : steps) {
+    const KernelSpec spec = default_config(step).spec;
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   }
-  for (const KernelSpec& spec : choose_specs(model, device, request.problem, shapes, effort.specs)) {
+  for (const KernelSpec& spec : choose_specs(model, steps, effort.specs)) {
     if (std::find(specs.begin(), specs.end(), spec) == specs.end()) specs.push_back(spec);
   }
 
@@ -115,9 +114,9 @@ Result<std::vector<OfflineShape>> tune_offline(const TuneRequest& request, const
     }
     if (!*compiled && compiled->error().code == ErrorCode::unsupported && i == 0)
       return tl::unexpected(compiled->error());
-    for (std::size_t s = 0; s < shapes.size(); ++s) {
+    for (std::size_t s = 0; s < steps.size(); ++s) {
       const int resident = *compiled ? (*compiled)->resident : 1;
-      const auto ranked = rank_grids(model.of(specs[i]), device, request.problem, shapes[s], specs[i], resident);
+      const auto ranked = rank_grids(model.of(specs[i]), steps[s], specs[i], resident);
       if (!ranked.empty())
         result[s].candidates.push_back(describe(ranked.front().config, *compiled, ranked.front().predicted_us));
     }

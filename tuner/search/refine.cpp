@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/lookup/grids.hpp"
-
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -68,8 +66,7 @@ Result<TimedCandidates> refine(const ShapeContext& context, const CostModel& mod
 
 Result<TimedCandidates> try_segment_costs(const ShapeContext& context, Measurer& measurer, TimedCandidates timed,
                                           double until_s) {
-  const DecodeProblem& problem = context.session.request.problem;
-  if (!is_ragged(visible_shape(problem, context.shape)) || problem.features.batch_invariant) return timed;
+  if (!context.step.ragged() || context.step.problem.features.batch_invariant) return timed;
   std::vector<RankedConfig> charged;
   for (const Candidate& candidate : best_few(context, timed)) {
     const int now = candidate.config.segment_cost;

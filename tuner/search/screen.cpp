@@ -46,9 +46,7 @@ Result<void> try_configs_to_beat(const ShapeContext& context, const EarlierResul
   for (const Config& config : first) {
     const auto ready = measurer.compiled(config.spec, model, until_s);
     if (!ready) continue;
-    const RankedConfig ranked{config,
-                              predict_us(model.of(config.spec), context.session.device, context.session.request.problem,
-                                         context.shape, config, ready->resident)};
+    const RankedConfig ranked{config, predict_us(model.of(config.spec), context.step, config, ready->resident)};
     if (auto done = measurer.try_configs({&ranked, 1}, "screen", until_s, timed); !done) return done;
   }
   return {};

@@ -64,16 +64,16 @@ TuneSummary plan_session(const TuneRequest& request, const DeviceFacts& device, 
   TuneSummary summary;
   summary.device = device;
   const CostModel model = default_model(device);
-  const std::vector<KernelSpec> specs = choose_specs(model, device, request.problem, request.shapes, effort.specs);
-  for (const Shape& shape : request.shapes) {
+  const std::vector<DecodeStep> steps = steps_of(request, device);
+  const std::vector<KernelSpec> specs = choose_specs(model, steps, effort.specs);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     TunedShape planned;
-    planned.shape = shape;
-    planned.winner = default_config(device, request.problem, shape);
+    planned.shape = request.shapes[i];
+    planned.winner = default_config(steps[i]);
     planned.finished = false;
     planned.candidates = 1;
     for (const KernelSpec& spec : specs) {
-      const auto ranked =
-          rank_grids(model.of(spec), device, request.problem, canonical(shape), spec, guess_resident(device, spec));
+      const auto ranked = rank_grids(model.of(spec), steps[i], spec, guess_resident(device, spec));
       for (const RankedConfig& candidate : spread(ranked, effort.grids_per_spec)) {
         planned.candidates += candidate.config == planned.winner ? 0 : 1;
       }
@@ -134,16 +134,14 @@ Result<TuneSummary> run_session(const TuneRequest& request, const DeviceFacts& d
                        .environment = environment,
                        .progress = progress,
                        .cancel = cancel,
+                       .steps = steps_of(request, device),
                        .looked_up = std::move(looked_up->configs),
                        .started_s = started};
     if (request.budget) setup.ends_s = started + static_cast<double>(request.budget->count()) / 1000.0;
     SessionKnowledge knowledge{
         .prior = default_parameters(device), .samples = std::move(*samples), .read_limits = *read_limits};
     knowledge.model = knowledge.fitted(device);
-    std::vector<Shape> shapes;
-    for (const Shape& shape : request.shapes) shapes.push_back(canonical(shape));
-    if (!request.revalidate)
-      knowledge.specs = choose_specs(knowledge.model, device, request.problem, shapes, effort.specs);
+    if (!request.revalidate) knowledge.specs = choose_specs(knowledge.model, setup.steps, effort.specs);
     tuned = tune_shapes(setup, knowledge, work.shapes, summary);
     if (auto committed = trials.drain(); !committed && tuned) tuned = committed;
   }

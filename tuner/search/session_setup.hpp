@@ -30,6 +30,7 @@ struct SessionSetup {
   const Environment& environment;  ///< a resumed session counts trials of the same software only
   const ProgressSink& progress;
   const std::atomic<bool>* cancel = nullptr;
+  std::vector<DecodeStep> steps = {};  ///< of the request's shapes, in its order
   /// Of each shape of the request, what an engine tried to launch before the session, in its order.
   std::vector<std::vector<Config>> looked_up = {};
   double started_s = 0;                                     ///< on the backend's clock

@@ -22,36 +22,28 @@ double work_before(std::string_view phase) {
 
 double work_of(std::string_view phase) { return phase == "screen" ? 0.45 : phase == "confirm" ? 0.05 : 0.2; }
 
-bool same_problem(const KernelSpec& spec, const KernelSpec& base) {
-  return spec.arch == base.arch && spec.head_dim == base.head_dim && spec.group == base.group &&
-         spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse && spec.pdl == base.pdl &&
-         spec.features == base.features;
-}
-
 }  // namespace
 
 ShapeContext shape_context(const SessionSetup& session, int index, double deadline_s) {
-  const Shape& requested = session.request.shapes[static_cast<std::size_t>(index)];
-  const Shape shape = canonical(requested);
+  const DecodeStep& step = session.steps[static_cast<std::size_t>(index)];
   return {.session = session,
           .index = index,
-          .requested = requested,
-          .shape = shape,
+          .requested = session.request.shapes[static_cast<std::size_t>(index)],
+          .step = step,
           .problem_json = to_json(session.request.problem),
-          .shape_json = to_json(shape),
-          .default_config = leanattn::default_config(session.device, session.request.problem, shape),
+          .shape_json = to_json(step.shape),
+          .default_config = leanattn::default_config(step),
           .started_s = session.backend.now_s(),
           .deadline_s = deadline_s};
 }
 
 bool ShapeContext::fits(const Config& config) const {
-  return same_problem(config.spec, base_spec(session.device.arch, session.request.problem)) &&
-         validate(config.spec).has_value();
+  return differ_in_tunables_only(config.spec, step.base) && validate(config.spec).has_value();
 }
 
 std::vector<RankedConfig> ShapeContext::ranked_grids(const CostModel& model, const KernelSpec& spec,
                                                      int resident) const {
-  return rank_grids(model.of(spec), session.device, session.request.problem, shape, spec, resident);
+  return rank_grids(model.of(spec), step, spec, resident);
 }
 
 void ShapeContext::report(const char* phase, const std::string& candidate, int done, int total, double best_us) const {

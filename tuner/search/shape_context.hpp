@@ -16,7 +16,7 @@ struct ShapeContext {
   const SessionSetup& session;
   int index = 0;                         ///< of the shape in the request
   Shape requested;                       ///< the shape as the request has it
-  Shape shape;                           ///< the same, canonical
+  const DecodeStep& step;                ///< of that shape, on the session's device
   std::string problem_json, shape_json;  ///< as the database has them
   Config default_config;                 ///< the safe configuration
   double started_s = 0, deadline_s = 0;  ///< on the backend's clock; the search starts when its first kernel is there
@@ -32,7 +32,7 @@ struct ShapeContext {
   bool fits(const Config& config) const;
   /// Whether a candidate stays in the comparison to its end, however slow it seems.
   bool stays(const Config& config) const { return config == default_config || config == looked_up; }
-  /// rank_grids() for this shape.
+  /// rank_grids() for this step.
   std::vector<RankedConfig> ranked_grids(const CostModel& model, const KernelSpec& spec, int resident) const;
   /// Tells the session's sink how far the search is. total 0: unknown.
   void report(const char* phase, const std::string& candidate, int done, int total, double best_us) const;

@@ -27,7 +27,7 @@ constexpr double kScreenEnds = 0.45, kSweepEnds = 0.6, kRefineEnds = 0.75;
 /// Asks the compiler for the kernels that have to be beaten, then for all others. The screen of a group chooses the
 /// others itself.
 void enqueue_kernels(const ShapeContext& context, const EarlierResults& earlier, std::span<const KernelSpec> specs) {
-  const bool group = in_group(context.session.request.problem.features);
+  const bool group = in_group(context.step.problem.features);
   std::vector<KernelSpec> first{context.session.looked_up[static_cast<std::size_t>(context.index)].front().spec,
                                 context.default_config.spec};
   for (const Config& incumbent : earlier.incumbents) first.push_back(incumbent.spec);
@@ -129,11 +129,11 @@ Result<TunedShape> answer(const ShapeContext& context, SessionKnowledge& knowled
   if (auto committed = session.trials.drain(); !committed) return tl::unexpected(committed.error());
   // Lists that select the same tokens again and again read more in all than a copy of the cache has, and the reading
   // kernels read at most one copy. That time must not be taken for the time of all bytes.
-  const KvFootprint kv = kv_footprint(session.request.problem, context_lengths_of(context.shape));
+  const KvFootprint kv = kv_footprint(context.step.problem, context_lengths_of(context.step.shape));
   if (tuned.read_limit_us > 0 && kv.read <= kv.allocated) {
-    const std::int64_t bytes = kv_bytes(session.request.problem, context.shape);
-    knowledge.read_limits.emplace_back(bytes, tuned.read_limit_us);
-    if (auto kept = session.db.set_read_limit(session.device_model, session.policy(), bytes, tuned.read_limit_us);
+    knowledge.read_limits.emplace_back(context.step.bytes, tuned.read_limit_us);
+    if (auto kept =
+            session.db.set_read_limit(session.device_model, session.policy(), context.step.bytes, tuned.read_limit_us);
         !kept)
       return tl::unexpected(kept.error());
   }
@@ -171,7 +171,7 @@ Result<TunedShape> tune_shape(const SessionSetup& session, SessionKnowledge& kno
     return answer(context, knowledge, std::move(tuned));
   }
   enqueue_kernels(context, *earlier, knowledge.specs);
-  const bool group = in_group(session.request.problem.features);
+  const bool group = in_group(context.step.problem.features);
   // Times with the exchange in them say nothing about the costs of the part.
   std::vector<ModelSample> of_group;
   Measurer measurer(context, earlier->known, group ? of_group : knowledge.samples);

@@ -41,6 +41,12 @@ Result<void> validate(const TuneRequest& request) {
   return {};
 }
 
+std::vector<DecodeStep> steps_of(const TuneRequest& request, const DeviceFacts& device) {
+  std::vector<DecodeStep> steps;
+  for (const Shape& shape : request.shapes) steps.emplace_back(device, request.problem, shape);
+  return steps;
+}
+
 int ranks_on_a_gpu(const TuneRequest& request) {
   std::ptrdiff_t most = 1;
   for (const int device : request.rank_devices)

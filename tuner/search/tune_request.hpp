@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "cache/layers.hpp"
-#include "runtime/cuda/device.hpp"
-#include "runtime/problem.hpp"
+#include "runtime/lookup/decode_step.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -41,6 +40,9 @@ struct TuneRequest {
 /// Errors: invalid_argument and unsupported, for the problem, for a shape, for no shapes at all, for wrong weights, for
 /// a budget that is not positive, and for another number of GPUs than the group has ranks.
 Result<void> validate(const TuneRequest& request);
+
+/// The request's shapes on a device, which must outlive them, in the request's order.
+std::vector<DecodeStep> steps_of(const TuneRequest& request, const DeviceFacts& device);
 
 /// The most ranks of the group that share a GPU; 1 without a group.
 int ranks_on_a_gpu(const TuneRequest& request);

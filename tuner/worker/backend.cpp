@@ -52,7 +52,7 @@ tl::expected<WorkerReply, WorkerLoss> WorkerBackend::call(const WorkerRequest& r
 /// Makes sure that there is a process which has the device and the shape. Errors in replies end the session, such as
 /// too little memory for the shape itself, or a device that does not exist.
 Result<void> WorkerBackend::ready() {
-  if (process_ && process_->alive() && (begun_ || !shape_)) return {};
+  if (process_ && process_->alive() && (begun_ || !step_)) return {};
   std::string last;
   for (int attempt = 0; attempt < kMostStarts; ++attempt) {
     if (cancel_ != nullptr && cancel_->load()) return tl::unexpected(interrupted());
@@ -73,11 +73,7 @@ Result<void> WorkerBackend::ready() {
                                   .rank_devices = rank_devices_},
                        {.kind = WorkerCall::Kind::start}});
     }
-    if (shape_) {
-      steps.push_back(
-          {BeginShape{*shape_},
-           {.kind = WorkerCall::Kind::prepare, .device = &device_, .problem = &problem_, .shape = &*shape_}});
-    }
+    if (step_) steps.push_back({BeginShape{step_->shape}, {.kind = WorkerCall::Kind::prepare, .step = &*step_}});
     bool stands = true;
     for (const auto& [request, work] : steps) {
       const auto reply = call(request, work);
@@ -104,7 +100,7 @@ Result<void> WorkerBackend::ready() {
 }
 
 Result<double> WorkerBackend::begin_shape(const Shape& shape) {
-  shape_ = shape;
+  step_.emplace(device_, problem_, shape);
   begun_ = false;
   if (auto done = ready(); !done) return tl::unexpected(done.error());
   return read_limit_us_;
@@ -115,9 +111,7 @@ tl::expected<WorkerReply, WorkerBackend::Failure> WorkerBackend::ask(const Worke
   if (auto done = ready(); !done) return tl::unexpected(Failure(done.error()));
   WorkerCall work{
       .kind = std::holds_alternative<TimeConfigs>(request) ? WorkerCall::Kind::time : WorkerCall::Kind::check,
-      .device = &device_,
-      .problem = &problem_,
-      .shape = &*shape_,
+      .step = &*step_,
       .configs = {configs.begin(), configs.end()}};
   std::vector<WorkerRequest> requests;
   for (const Config& config : configs) {

@@ -80,10 +80,10 @@ class WorkerBackend final : public TuneBackend {
   std::unique_ptr<WorkerProcess> process_;
   int starts_ = 0;
   // What the current process has.
-  bool begun_ = false;             ///< shape_
+  bool begun_ = false;             ///< step_
   std::set<std::string> adopted_;  ///< kernels, by name
 
-  std::optional<Shape> shape_;
+  std::optional<DecodeStep> step_;
   double read_limit_us_ = 0;
   std::map<std::string, CheckOutcome> condemned_;  ///< by config
   std::map<std::string, int> losses_of_kernel_;    ///< by kernel name

@@ -20,16 +20,16 @@ constexpr double kOracleRate = 1e4;      // FP64 multiplications a microsecond: 
 constexpr double kFillRate = 1e4;        // bytes a microsecond at which random K and V are written
 constexpr double kMostHours = 24;
 
-double oracle_us(const DecodeProblem& problem, const Shape& shape) {
+double oracle_us(const DecodeStep& step) {
+  const DecodeProblem& problem = step.problem;
   const double rows = static_cast<double>(problem.q_heads) * std::max(problem.features.q_len, 1);
   // The oracle attends to the contexts of all ranks.
-  return static_cast<double>(total_tokens(shape)) * problem.features.context_parallel * rows *
+  return static_cast<double>(total_tokens(step.shape)) * problem.features.context_parallel * rows *
          (problem.head_dim + v_head_dim(problem)) / kOracleRate;
 }
 
-double predicted_us(const WorkerCall& call, const Config& config) {
-  return predict_us(default_parameters(*call.device), *call.device, *call.problem, *call.shape, config,
-                    guess_resident(*call.device, config.spec));
+double predicted_us(const DecodeStep& step, const Config& config) {
+  return predict_us(default_parameters(step.device), step, config, guess_resident(step.device, config.spec));
 }
 
 double seconds_for(const WorkerCall& call) {
@@ -39,16 +39,16 @@ double seconds_for(const WorkerCall& call) {
     case WorkerCall::Kind::compile: return kCompileSeconds;
     case WorkerCall::Kind::prepare: {
       // There are several copies of K and V, and read kernels are timed on them.
-      const double bytes = static_cast<double>(kv_bytes(*call.problem, *call.shape));
-      us = bytes / kFillRate + 3.0 * static_cast<double>(call.device->l2_bytes) / kFillRate;
+      const double bytes = static_cast<double>(call.step->bytes);
+      us = bytes / kFillRate + 3.0 * static_cast<double>(call.step->device.l2_bytes) / kFillRate;
       return kStartSeconds + us * 1e-6 * kSlack;
     }
     case WorkerCall::Kind::check:
-      for (const Config& config : call.configs) us += kSlack * kChecks * predicted_us(call, config);
-      us += oracle_us(*call.problem, *call.shape);
+      for (const Config& config : call.configs) us += kSlack * kChecks * predicted_us(*call.step, config);
+      us += oracle_us(*call.step);
       break;
     case WorkerCall::Kind::time:
-      for (const Config& config : call.configs) us += kSlack * (kSampleUs + 2 * predicted_us(call, config));
+      for (const Config& config : call.configs) us += kSlack * (kSampleUs + 2 * predicted_us(*call.step, config));
       break;
   }
   return kPatienceSeconds + us * 1e-6;

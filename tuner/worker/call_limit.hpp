@@ -6,8 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/cuda/device.hpp"
-#include "runtime/problem.hpp"
+#include "runtime/lookup/decode_step.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -16,9 +15,7 @@ inline namespace v1 {
 struct WorkerCall {
   enum class Kind { start, compile, prepare, check, time };
   Kind kind = Kind::start;
-  const DeviceFacts* device = nullptr;  ///< these three are null for start and compile
-  const DecodeProblem* problem = nullptr;
-  const Shape* shape = nullptr;
+  const DecodeStep* step = nullptr;  ///< null for start and compile
   std::vector<Config> configs = {};  ///< what is compiled, checked or timed
 };
 using CallLimit = std::function<std::chrono::milliseconds(const WorkerCall&)>;

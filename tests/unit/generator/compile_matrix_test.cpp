@@ -90,7 +90,7 @@ TEST(CompileMatrix, EveryLatentCacheOfBytesHasADefaultKernelThatCompiles) {
     const DecodeProblem problem{.q_heads = cache.heads, .kv_heads = 1, .head_dim = 576, .features = cache.features};
     const DeviceFacts device = facts_for_arch(cache.arch, 132).value();
     std::string failures;
-    for (const Config& config : default_configs(device, problem, {.batch = 8, .longest_context = 4096})) {
+    for (const Config& config : default_configs({device, problem, {.batch = 8, .longest_context = 4096}})) {
       const auto kernel = emit(config.spec);
       const auto compiled = kernel ? compile(*kernel) : tl::unexpected(kernel.error());
       if (compiled) return "";
@@ -111,7 +111,7 @@ TEST(CompileMatrix, TheFirstDefaultKernelOfManyHeadsOverALatentCacheCompiles) {
     DecodeProblem problem{.q_heads = heads, .kv_heads = 1, .head_dim = 576};
     problem.features = {.page_size = 64, .q_len = q_len, .v_head_dim = 512, .latent = true};
     const DeviceFacts device = facts_for_arch({9, 0, true}, 132).value();
-    const Config config = default_config(device, problem, {.batch = 3, .longest_context = 3406});
+    const Config config = default_config({device, problem, {.batch = 3, .longest_context = 3406}});
     const auto kernel = emit(config.spec);
     const auto compiled = kernel ? compile(*kernel) : tl::unexpected(kernel.error());
     return compiled && (layout_of(config.spec).family == &kWgmmaRoles)
@@ -145,7 +145,7 @@ TEST(NvrtcVersions, KernelsOfEveryLoadPathCompileWithoutSpills) {
   // NVRTC 13.1 and newer spill 4 bytes of it, and 13.0 none.
   const DecodeProblem eight_tokens{.features = {.q_len = 8}};
   specs.push_back(
-      default_config(facts_for_arch({9, 0, true}, 132).value(), eight_tokens, {.batch = 4, .longest_context = 8192})
+      default_config({facts_for_arch({9, 0, true}, 132).value(), eight_tokens, {.batch = 4, .longest_context = 8192}})
           .spec);
   const auto version = nvrtc_version();
   ASSERT_TRUE(version) << version.error().message;

@@ -210,6 +210,10 @@ TEST(Shape, TheWholeCacheMustFitEvenWhereAWindowHidesMostOfIt) {
             ErrorCode::invalid_argument);
 }
 
+std::int64_t visible_tokens(const DecodeProblem& problem, const Shape& shape) {
+  return total_tokens(visible_shape(problem, shape));
+}
+
 TEST(VisibleTokens, AreThoseOfSinksAndWindowOfTheFirstQueryToken) {
   const DecodeProblem windowed{.features = {.q_len = 4, .window = 100, .sink_tokens = 10}};  // 113 tokens
   EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 113}), 113);
@@ -414,7 +418,6 @@ RC_GTEST_PROP(Json, OfAnyValidShapeReadsBackWithTheSameMeaning, ()) {
   const Shape visible = visible_shape(problem, shape);
   RC_ASSERT(validate(DecodeProblem{}, visible).has_value());
   RC_ASSERT(total_tokens(visible) <= total_tokens(shape));
-  RC_ASSERT(visible_tokens(problem, shape) == total_tokens(visible));
   RC_ASSERT(validate(DecodeProblem{}, shape).has_value());
   const auto read = shape_from_json(to_json(shape));
   RC_ASSERT(read.has_value());

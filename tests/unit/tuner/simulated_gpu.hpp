@@ -83,7 +83,7 @@ class SimulatedGpu final : public TuneBackend {
 
   double true_us(const Config& config) const {
     if (wrong(config)) return 0.5 * read_us();
-    const double us = predict_us(truth, device_, problem_, shape_, config, guess_resident(device_, config.spec));
+    const double us = predict_us(truth, {device_, problem_, shape_}, config, guess_resident(device_, config.spec));
     const auto hash = std::hash<std::string>()(kernel_name(config.spec));
     return us * (config.l2_promotion == 256 ? promoted : 1) * factor(config) *
            (1 + personality * (static_cast<double>(hash % 2001) / 1000.0 - 1));

@@ -66,7 +66,7 @@ TEST_F(BackgroundBuild, TheDefaultStandsInUntilTheTunedKernelIsBuilt) {
   ASSERT_NE(stand_in, nullptr);
   EXPECT_TRUE(stand_in->stand_in());
   EXPECT_EQ(stand_in->choice().provenance, Provenance::fallback);
-  EXPECT_EQ(stand_in->choice().config, default_config(fictional_gpu(), kLlama, kTuned));
+  EXPECT_EQ(stand_in->choice().config, default_config({fictional_gpu(), kLlama, kTuned}));
   for (int i = 0; i < 100; ++i) ASSERT_EQ(ask(), stand_in);
   EXPECT_EQ(other_builds_, 1);
   open_gate();

@@ -179,7 +179,7 @@ TEST(Engine, ATunedKernelThatCannotBeBuiltGivesWayToTheDefault) {
     const auto plan = engine.plan(kLlama, kShape, nullptr);
     ASSERT_TRUE(plan) << error_code_name(code);
     EXPECT_EQ((*plan)->choice().provenance, Provenance::fallback);
-    EXPECT_EQ((*plan)->choice().config, default_config(fictional_gpu(), kLlama, kShape));
+    EXPECT_EQ((*plan)->choice().config, default_config({fictional_gpu(), kLlama, kShape}));
   }
 }
 
@@ -203,7 +203,7 @@ TEST(Engine, ATunedKernelThatCannotBeBuiltGivesWayToTheNextThatWasMeasured) {
 }
 
 TEST(Engine, ADefaultThatCannotBeBuiltGivesWayToTheNext) {
-  const auto configs = default_configs(fictional_gpu(), kLlama, kShape);
+  const auto configs = default_configs({fictional_gpu(), kLlama, kShape});
   ASSERT_GE(configs.size(), 2u);
   auto parts = fictional_parts(layered({winner(kLlama, kShape, tuned_config(kLlama, 224))}));
   parts.prepare = [&](const KernelSpec& spec) -> Result<PreparedKernel> {

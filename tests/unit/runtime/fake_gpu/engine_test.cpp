@@ -315,7 +315,7 @@ void store_winner(const std::filesystem::path& directory, std::int64_t grid, con
   const DeviceFacts facts = device_facts(0).value();
   const DecodeProblem problem;
   const Shape shape{.batch = 2, .max_batch = 0, .longest_context = 1024, .total_context = 0};
-  Config config = default_config(facts, problem, shape);
+  Config config = default_config({facts, problem, shape});
   config.grid = grid;
   const auto db = TuningDb::open(directory, OpenMode::read_write, nullptr).value();
   const auto session = db->begin_session(device_model(facts), environment, "test").value();

@@ -302,7 +302,7 @@ TEST_F(GroupsOfRanks, PlansTakeWhatWasTunedOverTheirLink) {
     DecodeProblem problem;
     problem.features.context_parallel = 2, problem.group_link = link;
     const Shape shape{.batch = 2, .max_batch = 0, .longest_context = 1024, .total_context = 0};
-    Config config = default_config(facts, problem, shape);
+    Config config = default_config({facts, problem, shape});
     config.grid = grid;
     const auto db = TuningDb::open(directory_, OpenMode::read_write, nullptr).value();
     const auto session = db->begin_session(device_model(facts), current_environment(facts), "test").value();

@@ -96,7 +96,7 @@ TEST(LookupPdl, WithoutAnyWinnerNoAnswerIsExpectedToTakeLongerThanTheOrdinaryOne
         const Shape shape = canonical({.batch = batch, .longest_context = context});
         const Config without = table.find(ordinary, shape).config, with = table.find(dependent, shape).config;
         const auto modelled_us = [&](const Config& config) {
-          return predict_us(default_parameters(device), device, dependent, shape, config,
+          return predict_us(default_parameters(device), {device, dependent, shape}, config,
                             guess_resident(device, config.spec));
         };
         ++asked;
@@ -144,7 +144,7 @@ TEST(LookupPdl, BeforeHopperAProblemWithPdlIsAnsweredAsOneWithout) {
   const Choice choice = table.find(kDependent, kMeasured);
   EXPECT_EQ(choice.provenance, Provenance::exact);
   EXPECT_EQ(choice.config, config);
-  ASSERT_NE(table.find_exact(kDependent, kMeasured), nullptr);
+  ASSERT_EQ(table.find(kDependent, kMeasured).provenance, Provenance::exact);
   const Choice untuned = WinnerTable::build(fictional_gpu(ampere, 108), {}).find(kDependent, kMeasured);
   EXPECT_TRUE(validate(untuned.config.spec));
   EXPECT_FALSE(untuned.config.spec.pdl);

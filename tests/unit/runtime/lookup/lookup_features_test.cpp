@@ -27,8 +27,8 @@ TEST(LookupFeatures, WinnersOfOneShapeStandSideBySide) {
   EXPECT_EQ(table.find(kLlama, kMeasured).config, tuned_config(kLlama, 224));
   EXPECT_EQ(table.find(kPaged, kMeasured).config, tuned_config(kPaged, 64));
   EXPECT_EQ(table.find(kPaged, kMeasured).provenance, Provenance::exact);
-  ASSERT_NE(table.find_exact(kPaged, kMeasured), nullptr);
-  EXPECT_EQ(table.find_exact(kPaged, kMeasured)->tuned_us, 14);
+  EXPECT_EQ(table.find(kPaged, kMeasured).provenance, Provenance::exact);
+  EXPECT_EQ(table.find(kPaged, kMeasured).tuned_us, 14);
 }
 
 TEST(LookupFeatures, AConfigWithOtherFeaturesThanItsProblemIsSkipped) {
@@ -130,23 +130,23 @@ TEST(LookupFeatures, OfProblemsThatStreamKvAlikeTheClosestOneGoesFirstAndTheProb
 
 TEST(LookupFeatures, L2PromotionFollowsWhatAShapeReads) {
   const Shape kShort{.batch = 1, .longest_context = 1024}, kLong{.batch = 16, .longest_context = 65536};
-  const Config short_default = default_config(fictional_gpu(), kLlama, kShort);
+  const Config short_default = default_config({fictional_gpu(), kLlama, kShort});
   ASSERT_EQ(short_default.spec.load, LoadPath::tensor);
   EXPECT_EQ(short_default.l2_promotion, 256) << "4 MiB";
-  EXPECT_EQ(default_config(fictional_gpu(), kLlama, kLong).l2_promotion, 128);
+  EXPECT_EQ(default_config({fictional_gpu(), kLlama, kLong}).l2_promotion, 128);
   DecodeProblem windowed = kLlama;
   windowed.features.window = 1024;
-  EXPECT_EQ(l2_promotion(windowed, {.batch = 1, .longest_context = 131072}, short_default.spec), 256)
+  EXPECT_EQ(l2_promotion({fictional_gpu(), windowed, {.batch = 1, .longest_context = 131072}}, short_default.spec), 256)
       << "of the window";
   KernelSpec bulk = short_default.spec;
   bulk.load = LoadPath::bulk;
-  EXPECT_EQ(l2_promotion(kLlama, kShort, bulk), 128);
+  EXPECT_EQ(l2_promotion({fictional_gpu(), kLlama, kShort}, bulk), 128);
 }
 
 TEST(LookupFeatures, ATunedL2PromotionHoldsForShapesOfItsSideOnly) {
   const Shape kTuned{.batch = 1, .longest_context = 4096}, kNear{.batch = 1, .longest_context = 3000},
       kLonger{.batch = 8, .longest_context = 4000}, kSmall{.batch = 1, .longest_context = 2048};
-  Config config = default_config(fictional_gpu(), kLlama, kTuned);
+  Config config = default_config({fictional_gpu(), kLlama, kTuned});
   ASSERT_EQ(config.spec.load, LoadPath::tensor);
   config.l2_promotion = 128;  // against the rule
   const auto table = table_of({winner(kLlama, kTuned, config, 12)});
@@ -154,20 +154,26 @@ TEST(LookupFeatures, ATunedL2PromotionHoldsForShapesOfItsSideOnly) {
   const Choice near = table.find(kLlama, kNear);
   EXPECT_EQ(near.provenance, Provenance::bucket);
   EXPECT_EQ(near.config.l2_promotion, 128) << "as it was measured";
-  Config large = default_config(fictional_gpu(), kLlama, kLonger);
+  Config large = default_config({fictional_gpu(), kLlama, kLonger});
   large.l2_promotion = 256;  // against the rule, too
   const auto of_large = table_of({winner(kLlama, kLonger, large, 30)});
   EXPECT_EQ(of_large.find(kLlama, {.batch = 8, .longest_context = 3900}).config.l2_promotion, 256);
   const Config small = of_large.find(kLlama, kSmall).config;
-  EXPECT_EQ(small.l2_promotion, l2_promotion(kLlama, kSmall, small.spec)) << "by the rule";
-  EXPECT_EQ(carry_l2_promotion_over(kLlama, kTuned, config, kLlama, kLonger, config.spec), 128) << "by the rule";
-  EXPECT_EQ(carry_l2_promotion_over(kLlama, kLonger, large, kLlama, kSmall, config.spec), 256) << "by the rule";
+  EXPECT_EQ(small.l2_promotion, l2_promotion({fictional_gpu(), kLlama, kSmall}, small.spec)) << "by the rule";
+  EXPECT_EQ(carry_l2_promotion_over({fictional_gpu(), kLlama, kTuned}, config, {fictional_gpu(), kLlama, kLonger},
+                                    config.spec),
+            128)
+      << "by the rule";
+  EXPECT_EQ(carry_l2_promotion_over({fictional_gpu(), kLlama, kLonger}, large, {fictional_gpu(), kLlama, kSmall},
+                                    config.spec),
+            256)
+      << "by the rule";
 }
 
 TEST(LookupFeatures, ABatchInvariantProblemHasOneKernelForAllShapes) {
   DecodeProblem invariant = kLlama;
   invariant.features.batch_invariant = true;
-  Config own = default_config(fictional_gpu(), invariant, kMeasured);
+  Config own = default_config({fictional_gpu(), invariant, kMeasured});
   own.grid = 24;
   Config other = own;
   other.spec.tile = 1024;
@@ -194,7 +200,7 @@ TEST(LookupFeatures, LargePartialsOfSharedOutputTilesAreMergedByAllWhoMadeThem) 
   latent.features.latent = true, latent.features.v_head_dim = 512;
   const DeviceFacts gpu = fictional_gpu();
   const Shape one{.batch = 1, .longest_context = 8192}, many{.batch = 128, .longest_context = 8192};
-  const Config shared = default_config(gpu, latent, one), whole = default_config(gpu, latent, many);
+  const Config shared = default_config({gpu, latent, one}), whole = default_config({gpu, latent, many});
   EXPECT_GT(shared.grid, 1);
   EXPECT_EQ(shared.spec.fixup, FixUp::wait);
   EXPECT_EQ(128 % whole.grid, 0);
@@ -206,7 +212,7 @@ TEST(LookupFeatures, LargePartialsOfSharedOutputTilesAreMergedByAllWhoMadeThem) 
   EXPECT_GT(choice.config.grid, 1);
   EXPECT_EQ(choice.config.spec.fixup, FixUp::wait);
   EXPECT_EQ(table.find(latent, many).config, whole) << "what was measured is not changed";
-  EXPECT_EQ(default_config(gpu, kLlama, one).spec.fixup, FixUp::ticket);
+  EXPECT_EQ(default_config({gpu, kLlama, one}).spec.fixup, FixUp::ticket);
 }
 
 TEST(LookupFeatures, FeaturesThatChangeNothingFindThePlainWinner) {
@@ -258,30 +264,34 @@ TEST(LookupFeatures, AWindowLeavesFewTilesOnTheLine) {
   windowed.features.window = 1024;
   const Shape shape{.batch = 2, .longest_context = 1 << 20};
   const KernelSpec spec = base_spec({9, 0, true}, windowed);
-  EXPECT_EQ(output_tiles(windowed, shape, spec), 16);
-  EXPECT_EQ(lean_tiles(windowed, shape, spec), 16 * 1024 / spec.tile);
-  EXPECT_EQ(lean_tiles(kLlama, shape, base_spec({9, 0, true}, kLlama)), std::int64_t{16} * (1 << 20) / spec.tile);
-  EXPECT_LE(default_config(fictional_gpu(), windowed, shape).grid, lean_tiles(windowed, shape, spec));
+  EXPECT_EQ(output_tiles({fictional_gpu(), windowed, shape}, spec), 16);
+  EXPECT_EQ(lean_tiles({fictional_gpu(), windowed, shape}, spec), 16 * 1024 / spec.tile);
+  EXPECT_EQ(lean_tiles({fictional_gpu(), kLlama, shape}, base_spec({9, 0, true}, kLlama)),
+            std::int64_t{16} * (1 << 20) / spec.tile);
+  EXPECT_LE(default_config({fictional_gpu(), windowed, shape}).grid,
+            lean_tiles({fictional_gpu(), windowed, shape}, spec));
 }
 
 TEST(LookupFeatures, ARaggedBatchWhoseWindowsAreEqualHasNoSegmentCost) {
   DecodeProblem windowed = kLlama;
   windowed.features.window = 1024;
   const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};
-  EXPECT_GE(default_config(fictional_gpu(), kLlama, ragged).segment_cost, 1);
-  EXPECT_EQ(default_config(fictional_gpu(), windowed, ragged).segment_cost, 0);
+  EXPECT_GE(default_config({fictional_gpu(), kLlama, ragged}).segment_cost, 1);
+  EXPECT_EQ(default_config({fictional_gpu(), windowed, ragged}).segment_cost, 0);
 }
 
 TEST(LookupFeatures, QueryTokensMultiplyRowsNotTiles) {
   DecodeProblem several = kLlama;
   several.features.q_len = 16;  // 64 rows of a KV head
-  const Config config = default_config(fictional_gpu(), several, kMeasured);
+  const Config config = default_config({fictional_gpu(), several, kMeasured});
   EXPECT_EQ(layout_of(config.spec).rows * layout_of(config.spec).row_blocks, 64);
-  EXPECT_EQ(output_tiles(several, kMeasured, config.spec), 4 * 8 * layout_of(config.spec).row_blocks);
+  EXPECT_EQ(output_tiles({fictional_gpu(), several, kMeasured}, config.spec),
+            4 * 8 * layout_of(config.spec).row_blocks);
   DecodeProblem selecting = several;
   selecting.features = {.page_size = 64, .q_len = 5, .selection_block = 64};
-  const Config own = default_config(fictional_gpu({9, 0, true}, 132), selecting, kMeasured);
-  EXPECT_EQ(output_tiles(selecting, kMeasured, own.spec), 4 * 8 * 5) << "each query token has output tiles of its own";
+  const Config own = default_config({fictional_gpu({9, 0, true}, 132), selecting, kMeasured});
+  EXPECT_EQ(output_tiles({fictional_gpu(), selecting, kMeasured}, own.spec), 4 * 8 * 5)
+      << "each query token has output tiles of its own";
 }
 
 /// Any valid problem, with any combination of features.
@@ -352,7 +362,7 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
   const auto problem = any_problem();
   const auto shape = any_shape();
   RC_ASSERT(validate(problem, shape).has_value());
-  const auto configs = default_configs(gpu, problem, shape);
+  const auto configs = default_configs({gpu, problem, shape});
   RC_ASSERT(!configs.empty());
   for (const Config& config : configs) {
     if (const auto valid = validate(config.spec); !valid) RC_FAIL(to_json(problem) + ": " + valid.error().message);
@@ -362,9 +372,9 @@ RC_GTEST_PROP(LookupFeatures, EveryValidProblemHasAValidDefaultOnEveryArch, ()) 
     RC_ASSERT(config.grid <= resident_grid(gpu, config.spec));
     RC_ASSERT(config_from_json(to_json(config)).value() == config);
   }
-  const auto grids = useful_grids(gpu, problem, shape, configs.front().spec, 2);
+  const auto grids = useful_grids({gpu, problem, shape}, configs.front().spec, 2);
   RC_ASSERT(!grids.empty() && grids.front() >= 1);
-  RC_ASSERT(grids.back() <= lean_tiles(problem, shape, configs.front().spec));
+  RC_ASSERT(grids.back() <= lean_tiles({fictional_gpu(), problem, shape}, configs.front().spec));
 }
 
 /// Without those that differ from the one before in their fix-up only.
@@ -381,7 +391,7 @@ TEST(LookupFeatures, BehindADefaultKernelThatWaitsComesTheSameWithTickets) {
   const auto gpu = fictional_gpu({9, 0, true}, 132);
   DecodeProblem problem{.q_heads = 128, .kv_heads = 1, .head_dim = 576};
   problem.features = {.page_size = 64, .q_len = 2, .v_head_dim = 512, .latent = true};
-  const auto configs = default_configs(gpu, problem, {.batch = 3, .longest_context = 3406});
+  const auto configs = default_configs({gpu, problem, {.batch = 3, .longest_context = 3406}});
   ASSERT_GE(configs.size(), 2u);
   EXPECT_EQ(configs[0].spec.fixup, FixUp::wait);
   EXPECT_EQ(configs[1].spec.fixup, FixUp::ticket);
@@ -394,7 +404,7 @@ TEST(LookupFeatures, LatentCachesOfBytesHaveConvertingKernelsOfFewerWarpsAndOthe
   bytes.features = {.page_size = 64, .kv_format = KvFormat::fp8_e4m3, .v_head_dim = 512, .latent = true};
   for (const int q_len : {1, 4}) {
     bytes.features.q_len = q_len;
-    const auto configs = but_for_fix_up(default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096}));
+    const auto configs = but_for_fix_up(default_configs({gpu, bytes, {.batch = 4, .longest_context = 4096}}));
     ASSERT_EQ(configs.size(), 4u);
     EXPECT_TRUE(layout_of(configs[0].spec).converts_rows && configs[0].spec.warps == 8);
     EXPECT_EQ(layout_of(configs[0].spec).family == &kWgmmaRoles, q_len == 4);
@@ -402,7 +412,7 @@ TEST(LookupFeatures, LatentCachesOfBytesHaveConvertingKernelsOfFewerWarpsAndOthe
     for (std::size_t i = 2; i < 4; ++i) EXPECT_NE(configs[i].spec.load, LoadPath::tensor);
   }
   bytes.features.kv_scale = KvScale::token;
-  for (const Config& config : default_configs(gpu, bytes, {.batch = 4, .longest_context = 4096}))
+  for (const Config& config : default_configs({gpu, bytes, {.batch = 4, .longest_context = 4096}}))
     EXPECT_NE(config.spec.load, LoadPath::tensor) << "it has no scales per token";
 }
 
@@ -414,13 +424,13 @@ TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelWithoutRolesBehindOneWi
     for (const int block : {0, 1, 64}) {
       rows.features.page_size = page, rows.features.selection_block = page > 0 ? block : 0;
       rows.q_heads = 128;
-      auto configs = but_for_fix_up(default_configs(gpu, rows, {.batch = 4, .longest_context = 4096}));
+      auto configs = but_for_fix_up(default_configs({gpu, rows, {.batch = 4, .longest_context = 4096}}));
       ASSERT_EQ(configs.size(), 2u);
       EXPECT_EQ(layout_of(configs.front().spec).family, &kWgmmaRoles);
       EXPECT_NE(layout_of(configs.back().spec).family, &kWgmmaRoles);
       for (const Config& config : configs) EXPECT_TRUE(validate(config.spec)) << validate(config.spec).error().message;
       rows.q_heads = 16;
-      configs = default_configs(gpu, rows, {.batch = 4, .longest_context = 4096});
+      configs = default_configs({gpu, rows, {.batch = 4, .longest_context = 4096}});
       ASSERT_FALSE(configs.empty());
       for (const Config& config : configs) {
         EXPECT_NE(layout_of(config.spec).family, &kWgmmaRoles) << "up to 16 query rows need no roles";
@@ -428,7 +438,7 @@ TEST(LookupFeatures, RowsWithAFormatOfTheirOwnHaveAKernelWithoutRolesBehindOneWi
       }
     }
   }
-  const Config none = default_config(fictional_gpu({8, 0, false}, 108), rows, {.batch = 1, .longest_context = 64});
+  const Config none = default_config({fictional_gpu({8, 0, false}, 108), rows, {.batch = 1, .longest_context = 64}});
   EXPECT_EQ(validate(none.spec).error().message, "KV format fp8_ds_mla on sm_80");
 }
 
@@ -440,7 +450,7 @@ RC_GTEST_PROP(LookupFeatures, EveryAnswerIsAKernelOfItsProblemWhateverWasTuned, 
     auto problem = any_problem();
     problem.pdl = problem.pdl && has_dependent_launch(gpu.arch);  // as in a database, where no other problem is tuned
     const auto shape = any_shape();
-    entries.push_back(winner(problem, shape, default_config(gpu, problem, shape), i + 1));
+    entries.push_back(winner(problem, shape, default_config({gpu, problem, shape}), i + 1));
   }
   const auto table = WinnerTable::build(gpu, layered(entries));
   RC_ASSERT(table.skipped() == 0u);
@@ -460,7 +470,7 @@ RC_GTEST_PROP(LookupFeatures, EveryAnswerIsAKernelOfItsProblemWhateverWasTuned, 
   RC_ASSERT(choice.config.spec.head_dim == base.head_dim && choice.config.spec.group == base.group);
   RC_ASSERT(choice.config.grid >= 1);
   RC_ASSERT(choice.provenance == Provenance::exact ||
-            choice.config.grid <= lean_tiles(problem, shape, choice.config.spec));
+            choice.config.grid <= lean_tiles({fictional_gpu(), problem, shape}, choice.config.spec));
 }
 
 RC_GTEST_PROP(LookupFeatures, KeysTellProblemsApart, ()) {

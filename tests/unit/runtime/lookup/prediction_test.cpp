@@ -24,7 +24,7 @@ std::vector<SeenShape> at_every_kind(const ShapeFeatures& here, double log_ratio
 class PredictionTest : public ::testing::Test {
  protected:
   PredictionTest() {
-    KernelSpec spec = default_config(device, problem, {}).spec;
+    KernelSpec spec = default_config({device, problem, {}}).spec;
     for (const int stages : {2, 3}) {
       spec.load = LoadPath::bulk, spec.warps = 4, spec.warp_tokens = 16, spec.tile = 64, spec.ctas_per_sm = 1;
       spec.stages = stages;
@@ -35,7 +35,7 @@ class PredictionTest : public ::testing::Test {
   }
 
   PredictedConfig best(const DecodeProblem& of, const Shape& shape) const {
-    const auto found = best_predicted(kernels, device, of, shape);
+    const auto found = best_predicted(kernels, {device, of, shape});
     EXPECT_TRUE(found);
     return found.value_or(PredictedConfig{});
   }
@@ -44,8 +44,8 @@ class PredictionTest : public ::testing::Test {
   /// The best time of the kernel at the unseen shape over its grids, by its model alone.
   double least_us(const EstimatedKernel& kernel) const {
     double least = std::numeric_limits<double>::infinity();
-    for (const std::int64_t grid : useful_grids(device, problem, unseen, kernel.spec, kernel.resident))
-      least = std::min(least, predict_us(kernel.parameters, device, problem, unseen, {kernel.spec, grid}, 1));
+    for (const std::int64_t grid : useful_grids({device, problem, unseen}, kernel.spec, kernel.resident))
+      least = std::min(least, predict_us(kernel.parameters, {device, problem, unseen}, {kernel.spec, grid}, 1));
     return least;
   }
 
@@ -58,7 +58,7 @@ class PredictionTest : public ::testing::Test {
 TEST_F(PredictionTest, KernelsWithoutAPredictionAreNoAnswer) {
   // All of these numbers are finite, but they make times that are infinite, zero and negative.
   for (const double log_ratio : {1e6, -1e6}) {
-    const ShapeFeatures here = shape_features_of(problem, unseen, base_spec(device.arch, problem));
+    const ShapeFeatures here = shape_features_of({device, problem, unseen});
     kernels[0].seen = at_every_kind(here, log_ratio);
     EXPECT_EQ(best().config.spec, kernels[1].spec) << log_ratio;
     EXPECT_GT(best().us, 0) << log_ratio;
@@ -67,7 +67,7 @@ TEST_F(PredictionTest, KernelsWithoutAPredictionAreNoAnswer) {
   kernels[0].parameters.costs.start.fill(-1e9);
   EXPECT_EQ(best().config.spec, kernels[1].spec);
   kernels.pop_back();
-  EXPECT_FALSE(best_predicted(kernels, device, problem, unseen));
+  EXPECT_FALSE(best_predicted(kernels, {device, problem, unseen}));
 }
 
 TEST_F(PredictionTest, ACorrectionHoldsNearTheShapeWhereItWasSeenAndNotFarAway) {
@@ -110,7 +110,7 @@ TEST_F(PredictionTest, DoubtGrowsWhereShapesDisagree) {
 }
 
 TEST_F(PredictionTest, WhatWasSeenNearbyOverrulesTheModel) {
-  const ShapeFeatures here = shape_features_of(problem, unseen, base_spec(device.arch, problem));
+  const ShapeFeatures here = shape_features_of({device, problem, unseen});
   kernels[1].seen = {{here, GridKind::whole, 0.5}, {here, GridKind::even, 0.5}, {here, GridKind::crossing, 0.5}};
   EXPECT_EQ(best().config.spec, kernels[0].spec);
 }
@@ -121,11 +121,11 @@ TEST_F(PredictionTest, OfTwoLikeKernelsTheOneThatWasSeenNearbyIsTaken) {
   EstimatedKernel& known = kernels[1];
   const double later_us = 1.01 * least_us(stranger) - least_us(known);
   for (double& us : known.parameters.costs.start) us += later_us;
-  const ShapeFeatures here = shape_features_of(problem, unseen, base_spec(device.arch, problem));
+  const ShapeFeatures here = shape_features_of({device, problem, unseen});
   known.seen = at_every_kind(here, 0);
   const PredictedConfig chosen = best();
   EXPECT_EQ(chosen.config.spec, known.spec);
-  EXPECT_NEAR(chosen.us, predict_us(known.parameters, device, problem, unseen, chosen.config, 1), 1e-9);
+  EXPECT_NEAR(chosen.us, predict_us(known.parameters, {device, problem, unseen}, chosen.config, 1), 1e-9);
   known.seen.clear();
   EXPECT_EQ(best().config.spec, stranger.spec);
 }
@@ -136,7 +136,7 @@ TEST_F(PredictionTest, TheKernelAndGridAreTakenThatTheModelSaysAreBest) {
   const double least = least_us(kernel);
   EXPECT_EQ(chosen.config.spec, kernel.spec);
   EXPECT_NEAR(chosen.us, least, 1e-9);
-  EXPECT_NEAR(predict_us(kernel.parameters, device, problem, unseen, chosen.config, 1), least, 1e-9);
+  EXPECT_NEAR(predict_us(kernel.parameters, {device, problem, unseen}, chosen.config, 1), least, 1e-9);
 }
 
 TEST_F(PredictionTest, ASurchargeComparesKernelsAndIsNoTime) {
@@ -154,7 +154,7 @@ TEST_F(PredictionTest, DependentLaunchesAreExpectedToStartSooner) {
   dependent.pdl = true;
   Config config = best().config;
   config.spec.pdl = true;
-  EXPECT_LT(predict(kernel, device, dependent, unseen, config).us, best().us) << "the costs are of ordinary launches";
+  EXPECT_LT(predict(kernel, {device, dependent, unseen}, config).us, best().us) << "the costs are of ordinary launches";
 }
 
 TEST_F(PredictionTest, WhatIsExpectedElsewhereChangesTimesFarFromTunedShapesAndNoChoice) {
@@ -163,7 +163,7 @@ TEST_F(PredictionTest, WhatIsExpectedElsewhereChangesTimesFarFromTunedShapesAndN
   EXPECT_NEAR(best().us, 2 * before.us, 1e-9);
   EXPECT_EQ(best().config, before.config);
   EXPECT_EQ(best().doubtful_us, before.doubtful_us);
-  const ShapeFeatures here = shape_features_of(problem, unseen, base_spec(device.arch, problem));
+  const ShapeFeatures here = shape_features_of({device, problem, unseen});
   for (EstimatedKernel& kernel : kernels) {
     for (int i = 0; i < 5; ++i) {
       for (const SeenShape& at : at_every_kind(here, 0)) kernel.seen.push_back(at);

@@ -104,9 +104,9 @@ TEST(UntunedShapes, StepsOfLatentCachesFillTheGpuAndShareTheirMerges) {
     EXPECT_EQ(spec.load, LoadPath::tensor);
     // Half of the SMs use all of the memory's bandwidth.
     EXPECT_GE(choice.config.grid,
-              std::min<std::int64_t>(lean_tiles(problem, shape, spec) / 2, device.sm_count / 2 - 2));
+              std::min<std::int64_t>(lean_tiles({device, problem, shape}, spec) / 2, device.sm_count / 2 - 2));
     // A partial of 64 rows takes one CTA 6 us to merge, so many of them are merged by all who made them.
-    const std::int64_t outputs = output_tiles(problem, shape, spec);
+    const std::int64_t outputs = output_tiles({device, problem, shape}, spec);
     if (layout_of(spec).has_large_partials && choice.config.grid > 4 * outputs) {
       EXPECT_EQ(spec.fixup, FixUp::wait);
     }
@@ -147,7 +147,7 @@ double memory_us(const DecodeProblem& problem, const Shape& shape, const KernelS
   ModelParameters parameters = default_parameters(h200());
   parameters.costs = {.reread = kReread, .sm_rate = 1e9};  // nothing takes time beside it
   const Config config{.spec = spec, .grid = grid};
-  return modelled_time(parameters, h200(), problem, shape, config, guess_resident(h200(), spec)).stream;
+  return modelled_time(parameters, {h200(), problem, shape}, config, guess_resident(h200(), spec)).stream;
 }
 
 TEST(UntunedShapes, TensorCopiesReadWholeRunsOfPages) {
@@ -169,9 +169,9 @@ TEST(UntunedShapes, TensorCopiesReadWholeRunsOfPages) {
 WinnerTable with_winner(double factor) {
   const DecodeProblem problem{.q_heads = 32, .kv_heads = 8, .head_dim = 128};
   const Shape tuned{.batch = 1, .longest_context = 8192};
-  const Config config = default_config(h200(), problem, tuned);
+  const Config config = default_config({h200(), problem, tuned});
   const double us =
-      predict_us(default_parameters(h200()), h200(), problem, tuned, config, guess_resident(h200(), config.spec));
+      predict_us(default_parameters(h200()), {h200(), problem, tuned}, config, guess_resident(h200(), config.spec));
   return WinnerTable::build(h200(), layered({winner(problem, tuned, config, factor * us)}));
 }
 
@@ -223,7 +223,7 @@ TEST(UntunedShapes, RowBlocksReadFromMemoryOnceWhereTheyAreTogether) {
   const double rate = default_parameters(h200()).memory_rate;
   const auto once = [&](const Shape& of) { return static_cast<double>(kv_bytes(problem, of)) / rate; };
   const auto rows = [&](const Shape& of) { return of.batch * problem.q_heads * 2.0 * 2 * problem.head_dim / rate; };
-  const std::int64_t outputs = output_tiles(problem, shape, spec);
+  const std::int64_t outputs = output_tiles({h200(), problem, shape}, spec);
   // With a CTA for each output tile both blocks of a head go on at the same time. Ranges of other lengths take them
   // apart, by more than L2 holds.
   EXPECT_NEAR(memory_us(problem, shape, spec, outputs), (1 + kReread) * once(shape) + rows(shape), 1e-6);
@@ -243,7 +243,7 @@ TEST(UntunedShapes, ManyQueryRowsCountBesideShortContexts) {
   const auto us = [&](const DecodeProblem& problem, std::int64_t grid) {
     KernelSpec spec = base_spec(h200().arch, problem);
     spec.load = LoadPath::tensor, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 64;
-    return predict_us(default_parameters(h200()), h200(), problem, shape, {spec, grid}, 1);
+    return predict_us(default_parameters(h200()), {h200(), problem, shape}, {spec, grid}, 1);
   };
   for (const std::int64_t grid : {128, 316}) EXPECT_GT(us(many, grid), 2 * us(few, grid)) << grid;
   KernelSpec spec = base_spec(h200().arch, many);
@@ -290,10 +290,10 @@ LayeredWinners any_winners(const DeviceFacts& device, const DecodeProblem& probl
     const Shape shape = common_shape();
     const auto kernels = usual_kernels(device, tuned);
     Config config{.spec = kernels[*rc::gen::inRange<std::size_t>(0, kernels.size())]};
-    const auto grids = useful_grids(device, tuned, shape, config.spec, config.spec.ctas_per_sm);
+    const auto grids = useful_grids({device, tuned, shape}, config.spec, config.spec.ctas_per_sm);
     config.grid = grids[*rc::gen::inRange<std::size_t>(0, grids.size())];
     const double us =
-        predict_us(default_parameters(device), device, tuned, shape, config, guess_resident(device, config.spec));
+        predict_us(default_parameters(device), {device, tuned, shape}, config, guess_resident(device, config.spec));
     entries.push_back(winner(tuned, shape, config, us * *rc::gen::element(0.7, 1.0, 1.4)));
   }
   return layered(entries);
@@ -315,7 +315,7 @@ RC_GTEST_PROP(UntunedShapes, EveryAnswerIsAValidLaunchThatKeepsTheGpuBusy, ()) {
   RC_ASSERT(spec.features == base_spec(device.arch, problem).features);
   RC_ASSERT(problem.pdl || !spec.pdl);
   RC_ASSERT(spec.group * problem.kv_heads == problem.q_heads);
-  const std::int64_t tiles = lean_tiles(problem, shape, spec);
+  const std::int64_t tiles = lean_tiles({device, problem, shape}, spec);
   RC_ASSERT(grid >= 1 && grid <= std::min(tiles, kMostCtas));
   if (waits(spec)) RC_ASSERT(grid <= resident_grid(device, spec));
   RC_ASSERT(shape.total_context != 0 || segment_cost == 0);
@@ -347,7 +347,7 @@ TEST(UntunedShapes, BytesThatBecomeOperandsAndRowsThatAreCopiedOneByOneTakeTime)
     KernelSpec spec = base_spec(h200().arch, problem);
     spec.load = load, spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 64;
     EXPECT_TRUE(validate(spec)) << kernel_name(spec);
-    return predict_us(default_parameters(h200()), h200(), problem, shape, {.spec = spec, .grid = 1},
+    return predict_us(default_parameters(h200()), {h200(), problem, shape}, {.spec = spec, .grid = 1},
                       guess_resident(h200(), spec));
   };
   EXPECT_GT(us(LoadPath::cp_async, {.kv_format = KvFormat::fp8_e4m3}), us(LoadPath::cp_async, {}))
@@ -401,7 +401,7 @@ RC_GTEST_PROP(UsualKernels, AreValidDistinctAndBeginWithTheDefault, ()) {
   RC_PRE(validate(problem).has_value());
   const auto kernels = usual_kernels(device, problem);
   RC_ASSERT(!kernels.empty() && kernels.size() <= 20u);
-  KernelSpec usual = default_config(device, problem, {}).spec;
+  KernelSpec usual = default_config({device, problem, {}}).spec;
   usual.fixup = kernels.front().fixup;
   RC_ASSERT(kernels.front() == usual);
   for (std::size_t i = 0; i < kernels.size(); ++i) {

@@ -50,7 +50,7 @@ TEST(Lookup, WhereAWinnerCannotRunTheNextMeasuredComesAndThenAPredictionAndTheDe
   EXPECT_NE(order[2].config.spec, first.spec);
   EXPECT_NE(order[2].config.spec, second.spec);
   EXPECT_NE(order[2].provenance, Provenance::exact);
-  for (const Config& config : default_configs(fictional_gpu(), kLlama, kMeasured)) {
+  for (const Config& config : default_configs({fictional_gpu(), kLlama, kMeasured})) {
     EXPECT_EQ(std::count_if(order.begin(), order.end(), [&](const Choice& one) { return one.config == config; }), 1);
   }
   EXPECT_EQ(table.launch_order(kLlama, {.batch = 1, .longest_context = 64}).front().config,
@@ -159,8 +159,8 @@ TEST(Lookup, VectorKernelsAreCarriedOverOnlyToRowsThatLanesShareAlike) {
 TEST(Lookup, ByDefaultOnlyRaggedBatchesHaveASegmentCost) {
   const Shape even{.batch = 64, .longest_context = 4096};
   const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};
-  EXPECT_EQ(default_config(fictional_gpu(), kLlama, even).segment_cost, 0);
-  EXPECT_GE(default_config(fictional_gpu(), kLlama, ragged).segment_cost, 1);
+  EXPECT_EQ(default_config({fictional_gpu(), kLlama, even}).segment_cost, 0);
+  EXPECT_GE(default_config({fictional_gpu(), kLlama, ragged}).segment_cost, 1);
 }
 
 TEST(Lookup, OtherHeadsOnAMeasuredGpuGetAKernelOfTheirsByTheModel) {
@@ -182,7 +182,7 @@ TEST(Lookup, WinnersOverCachesThatAreReadInAnotherWaySayNothing) {
   rows.features.kv_format = KvFormat::fp8_ds_mla;
   for (const DecodeProblem& tuned : {kLlama, latent, rows}) {
     // One that is far faster than any model would have it.
-    const Config config = default_config(fictional_gpu(), tuned, kMeasured);
+    const Config config = default_config({fictional_gpu(), tuned, kMeasured});
     const WinnerTable table = table_of({winner(tuned, kMeasured, config, 1.0)});
     for (const DecodeProblem& asked : {kLlama, latent, rows}) {
       if (asked == tuned) continue;
@@ -198,7 +198,7 @@ TEST(Lookup, AnUnknownGpuGetsAUsualKernelWithEnoughCtas) {
   const Choice choice = table_of({}).find(kLlama, kMeasured);
   const auto usual = usual_kernels(fictional_gpu(), kLlama);
   EXPECT_EQ(choice.provenance, Provenance::fallback);
-  EXPECT_EQ(usual.front(), default_config(fictional_gpu(), kLlama, kMeasured).spec);
+  EXPECT_EQ(usual.front(), default_config({fictional_gpu(), kLlama, kMeasured}).spec);
   EXPECT_NE(std::find(usual.begin(), usual.end(), choice.config.spec), usual.end());
   EXPECT_GE(choice.config.grid, 128);
   EXPECT_EQ(choice.tuned_us, 0);
@@ -275,11 +275,11 @@ TEST(Lookup, ThousandsOfWinnersAreAllFoundAgain) {
   const auto table = table_of(std::move(entries));
   ASSERT_EQ(table.size(), 4000u);
   for (int i = 1; i <= 4000; ++i) {
-    const Choice* exact = table.find_exact(kLlama, {.batch = i, .longest_context = 100 + i});
-    ASSERT_NE(exact, nullptr) << i;
-    EXPECT_EQ(exact->tuned_us, i);
+    const Choice exact = table.find(kLlama, {.batch = i, .longest_context = 100 + i});
+    ASSERT_EQ(exact.provenance, Provenance::exact) << i;
+    EXPECT_EQ(exact.tuned_us, i);
   }
-  EXPECT_EQ(table.find_exact(kLlama, {.batch = 4001, .longest_context = 4101}), nullptr);
+  EXPECT_NE(table.find(kLlama, {.batch = 4001, .longest_context = 4101}).provenance, Provenance::exact);
 }
 
 // ---- Groups ----
@@ -397,7 +397,7 @@ TEST(LookupOfGroups, RanksAgreeOnTheOrderOfDimsWhateverWasTunedForTheirShapes) {
           winner(kLlama, shapes.back(), shapes.size() % 2 == 0 ? tuned_config(kLlama, 64) : tensor_config(kLlama, 64)));
     }
   }
-  const int order = family_of(default_config(fictional_gpu(), kOfGroup, {}).spec).exchange_order;
+  const int order = family_of(default_config({fictional_gpu(), kOfGroup, {}}).spec).exchange_order;
   for (const bool tuned : {false, true}) {
     const auto table = table_of(tuned ? rows : std::vector<LayeredWinners::Entry>{});
     for (const Shape& shape : shapes) {
@@ -429,41 +429,41 @@ TEST(Lookup, RanksGoFromExactToFallback) {
 
 TEST(Grid, AFullGpuStaysFullWhenTheContextGrows) {
   const Config tuned = tuned_config(kLlama, 132);
-  EXPECT_EQ(carry_grid_over(fictional_gpu(), kLlama, {.longest_context = 8192}, tuned, kLlama,
-                            {.longest_context = 500000}, tuned.spec),
+  EXPECT_EQ(carry_grid_over({fictional_gpu(), kLlama, {.longest_context = 8192}}, tuned,
+                            {fictional_gpu(), kLlama, {.longest_context = 500000}}, tuned.spec),
             132);
 }
 
 TEST(Grid, AnEvenSplitStaysEvenForMoreOutputTiles) {
   const Config tuned = tuned_config(kLlama, 128);  // 8 output tiles, 16 CTAs each
-  const auto grid = carry_grid_over(fictional_gpu(), kLlama, {.longest_context = 8192}, tuned, kLlama,
-                                    {.batch = 3, .longest_context = 8192}, tuned.spec);
+  const auto grid = carry_grid_over({fictional_gpu(), kLlama, {.longest_context = 8192}}, tuned,
+                                    {fictional_gpu(), kLlama, {.batch = 3, .longest_context = 8192}}, tuned.spec);
   EXPECT_EQ(grid, 120);  // 24 output tiles, 5 CTAs each
 }
 
 TEST(Grid, FlashAttention2KeepsOneCtaPerOutputTile) {
   const Config tuned = tuned_config(kLlama, 512);
-  EXPECT_EQ(carry_grid_over(fictional_gpu(), kLlama, {.batch = 64, .longest_context = 1024}, tuned, kLlama,
-                            {.batch = 100, .longest_context = 1024}, tuned.spec),
+  EXPECT_EQ(carry_grid_over({fictional_gpu(), kLlama, {.batch = 64, .longest_context = 1024}}, tuned,
+                            {fictional_gpu(), kLlama, {.batch = 100, .longest_context = 1024}}, tuned.spec),
             800);
 }
 
 TEST(Grid, AGridThatSavedFixUpsGrowsWithTheContext) {
   const Config tuned = tuned_config(kLlama, 16);  // 8 output tiles of 4 LeanTiles: 2 LeanTiles a CTA
-  EXPECT_EQ(carry_grid_over(fictional_gpu(), kLlama, {.longest_context = 128}, tuned, kLlama, {.longest_context = 512},
-                            tuned.spec),
+  EXPECT_EQ(carry_grid_over({fictional_gpu(), kLlama, {.longest_context = 128}}, tuned,
+                            {fictional_gpu(), kLlama, {.longest_context = 512}}, tuned.spec),
             64);
 }
 
 TEST(Grid, TheDefaultGivesEveryOutputTileTheSameNumberOfCtasWhereThatFillsTheGpu) {
   const auto gpu = fictional_gpu();
-  const Config config = default_config(gpu, kLlama, {.batch = 1, .longest_context = 65536});
+  const Config config = default_config({gpu, kLlama, {.batch = 1, .longest_context = 65536}});
   EXPECT_EQ(config.grid % 8, 0);
   EXPECT_GE(config.grid, 132);
   // With one CTA for each of 100 output tiles a quarter of the GPU would be idle.
   const DecodeProblem hundred{.q_heads = 100, .kv_heads = 100, .head_dim = 128};
   Shape shape{.longest_context = 65536};
-  const Config uneven = default_config(fictional_gpu({9, 0, true}, 66), hundred, shape);
+  const Config uneven = default_config({fictional_gpu({9, 0, true}, 66), hundred, shape});
   EXPECT_EQ(uneven.grid, 66 * uneven.spec.ctas_per_sm);
 }
 
@@ -497,11 +497,11 @@ RC_GTEST_PROP(Grid, UsefulGridsAreSortedUniqueAndAtMostOneCtaPerLeanTile, ()) {
   const auto gpu = gpu_of_the_table();
   const auto problem = problem_of_the_table();
   const auto shape = shape_of_the_table();
-  const auto spec = default_config(gpu, problem, shape).spec;
-  const auto grids = useful_grids(gpu, problem, shape, spec, *rc::gen::inRange(1, 9));
+  const auto spec = default_config({gpu, problem, shape}).spec;
+  const auto grids = useful_grids({gpu, problem, shape}, spec, *rc::gen::inRange(1, 9));
   RC_ASSERT(!grids.empty());
   RC_ASSERT(grids.front() >= 1);
-  RC_ASSERT(grids.back() <= lean_tiles(problem, shape, spec));
+  RC_ASSERT(grids.back() <= lean_tiles({gpu, problem, shape}, spec));
   RC_ASSERT(std::adjacent_find(grids.begin(), grids.end(), std::greater_equal<>()) == grids.end());
   RC_ASSERT(grids.size() < 1000u);
 }
@@ -510,9 +510,9 @@ RC_GTEST_PROP(Grid, UsefulGridsHoldFlashAttention2sAndFlashDecodings, ()) {
   const auto gpu = gpu_of_the_table();
   const auto problem = problem_of_the_table();
   const auto shape = shape_of_the_table();
-  const auto spec = default_config(gpu, problem, shape).spec;
-  const auto grids = useful_grids(gpu, problem, shape, spec, 2);
-  const auto outputs = output_tiles(problem, shape, spec), tiles = lean_tiles(problem, shape, spec);
+  const auto spec = default_config({gpu, problem, shape}).spec;
+  const auto grids = useful_grids({gpu, problem, shape}, spec, 2);
+  const auto outputs = output_tiles({gpu, problem, shape}, spec), tiles = lean_tiles({gpu, problem, shape}, spec);
   const auto decoding = std::min(tiles, std::max<std::int64_t>(1, gpu.sm_count / outputs) * outputs);
   RC_ASSERT(std::binary_search(grids.begin(), grids.end(), outputs));
   RC_ASSERT(std::binary_search(grids.begin(), grids.end(), decoding));
@@ -522,8 +522,8 @@ RC_GTEST_PROP(Lookup, TheDefaultIsAValidResidentLaunchOfTickets, ()) {
   const auto gpu = gpu_of_the_table();
   const auto problem = problem_of_the_table();
   const auto shape = shape_of_the_table();
-  const auto configs = default_configs(gpu, problem, shape);
-  RC_ASSERT(configs.front() == default_config(gpu, problem, shape));
+  const auto configs = default_configs({gpu, problem, shape});
+  RC_ASSERT(configs.front() == default_config({gpu, problem, shape}));
   for (const Config& config : configs) {
     const auto valid = validate(config.spec);
     if (!valid) RC_FAIL(valid.error().message);
@@ -541,8 +541,8 @@ RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
     auto problem = problem_of_the_table();
     problem.pdl = problem.pdl && has_dependent_launch(gpu.arch);  // as in a database, where no other problem is tuned
     const auto shape = shape_of_the_table();
-    Config config = default_config(gpu, problem, shape);
-    const auto grids = useful_grids(gpu, problem, shape, config.spec, config.spec.ctas_per_sm);
+    Config config = default_config({gpu, problem, shape});
+    const auto grids = useful_grids({gpu, problem, shape}, config.spec, config.spec.ctas_per_sm);
     config.grid = grids[*rc::gen::inRange<std::size_t>(0, grids.size())];
     if (*rc::gen::arbitrary<bool>()) {
       config.spec.fixup = FixUp::wait;
@@ -563,7 +563,7 @@ RC_GTEST_PROP(Lookup, EveryAnswerCanBeLaunchedWhateverWasTuned, ()) {
   RC_ASSERT(spec.dtype == base.dtype && spec.layout == base.layout && spec.lse == base.lse);
   RC_ASSERT(!spec.pdl || (problem.pdl && has_dependent_launch(gpu.arch)));
   RC_ASSERT(choice.config.grid >= 1);
-  RC_ASSERT(choice.provenance == Provenance::exact || choice.config.grid <= lean_tiles(problem, shape, spec));
+  RC_ASSERT(choice.provenance == Provenance::exact || choice.config.grid <= lean_tiles({gpu, problem, shape}, spec));
   if (spec.fixup == FixUp::wait) RC_ASSERT(choice.config.grid <= resident_grid(gpu, spec));
 }
 

@@ -63,7 +63,7 @@ TEST(WonProblems, AnExactHitReadsItsOwnProblemOnce) {
     EXPECT_EQ(choice.provenance, Provenance::exact);
     EXPECT_EQ(choice.tuned_us, 32);
   }
-  EXPECT_NE(table.find_exact(kLlama, kMeasured), nullptr);
+  EXPECT_EQ(table.find(kLlama, kMeasured).provenance, Provenance::exact);
   EXPECT_EQ(watched.visits, 1);
   EXPECT_EQ(watched.of(kLlama), 1);
   EXPECT_EQ(watched.reads.size(), 1u);
@@ -108,7 +108,7 @@ TEST(WonProblems, ABatchInvariantProblemIsNotReadForOthers) {
   invariant.features.batch_invariant = true;
   LayeredWinners winners =
       layered({winner(kLlama, kMeasured, tuned_config(kLlama, 64)),
-               winner(invariant, kMeasured, default_config(fictional_gpu(), invariant, kMeasured))});
+               winner(invariant, kMeasured, default_config({fictional_gpu(), invariant, kMeasured}))});
   Watched watched(std::move(winners));
   const WinnerTable table(fictional_gpu(), watched.source);
   table.find(kLlama, kFar);

@@ -23,13 +23,13 @@ class Baselines : public ::testing::Test {
 };
 
 TEST_F(Baselines, FlashAttention2HasOneCtaForEachOutputTile) {
-  const auto configs = baseline_configs("fa2", device, problem, many, base_spec(device.arch, problem), 1);
+  const auto configs = baseline_configs("fa2", {device, problem, many}, base_spec(device.arch, problem), 1);
   ASSERT_EQ(configs.size(), 1u);
   EXPECT_EQ(configs[0].grid, 512);
 }
 
 TEST_F(Baselines, FlashDecodingHasEquallyManyCtasForEachOutputTile) {
-  const auto configs = baseline_configs("fd", device, problem, few, base_spec(device.arch, problem), 2);
+  const auto configs = baseline_configs("fd", {device, problem, few}, base_spec(device.arch, problem), 2);
   ASSERT_GT(configs.size(), 3u);
   for (const Config& config : configs) {
     EXPECT_EQ(config.grid % 32, 0);
@@ -39,8 +39,8 @@ TEST_F(Baselines, FlashDecodingHasEquallyManyCtasForEachOutputTile) {
 
 TEST_F(Baselines, CtasThatWaitForEachOtherAreNoMoreThanAnSmHolds) {
   for (const char* mode : {"fa2", "fd"}) {
-    EXPECT_TRUE(baseline_configs(mode, device, problem, many, waiting(), 1).empty()) << mode;
-    const auto configs = baseline_configs(mode, device, problem, few, waiting(), 1);
+    EXPECT_TRUE(baseline_configs(mode, {device, problem, many}, waiting(), 1).empty()) << mode;
+    const auto configs = baseline_configs(mode, {device, problem, few}, waiting(), 1);
     EXPECT_FALSE(configs.empty()) << mode;
     for (const Config& config : configs) EXPECT_LE(config.grid, device.sm_count) << mode;
   }
@@ -49,9 +49,9 @@ TEST_F(Baselines, CtasThatWaitForEachOtherAreNoMoreThanAnSmHolds) {
 TEST_F(Baselines, WhereTheyWouldBeMoreTheSameKernelWithTicketsTakesPart) {
   KernelSpec ticket = waiting();
   ticket.fixup = FixUp::ticket;
-  EXPECT_EQ(baseline_kernels(device, problem, few, {waiting()}), std::vector{waiting()});
-  EXPECT_EQ(baseline_kernels(device, problem, many, {waiting()}), (std::vector{waiting(), ticket}));
-  EXPECT_EQ(baseline_kernels(device, problem, many, {waiting(), ticket}), (std::vector{waiting(), ticket}));
+  EXPECT_EQ(baseline_kernels({device, problem, few}, {waiting()}), std::vector{waiting()});
+  EXPECT_EQ(baseline_kernels({device, problem, many}, {waiting()}), (std::vector{waiting(), ticket}));
+  EXPECT_EQ(baseline_kernels({device, problem, many}, {waiting(), ticket}), (std::vector{waiting(), ticket}));
 }
 
 }  // namespace

@@ -100,7 +100,7 @@ TEST_F(EvaluateThoroughly, LookUpsOfShapesThatNobodyTunedLoseLittle) {
   for (const RegretCase& one : evaluation->cases) {
     EXPECT_NE(one.choice.provenance, Provenance::exact);
     // bench() looks up what an engine looks up.
-    EXPECT_EQ(look_up(device, problem, one.shape, L2Policy::cold, winners).config, one.choice.config);
+    EXPECT_EQ(look_up({device, problem, one.shape}, L2Policy::cold, winners).config, one.choice.config);
     gpu.set_shape(one.shape);
     EXPECT_NEAR(one.duel.ratio.ratio, gpu.true_us(one.choice.config) / gpu.true_us(one.swept.winner), 0.01);
     errors.push_back(std::abs(one.choice.predicted_us / gpu.true_us(one.choice.config) - 1));
@@ -152,7 +152,7 @@ TEST_F(Evaluate, TuningsThatArePressedForTimeCompileForThemselves) {
 TEST_F(Evaluate, ADuelFindsTheSlowerAndSaysByHowMuch) {
   const Shape shape = setup.request.shapes[0];
   ASSERT_TRUE(gpu.begin_shape(shape));
-  const Config first = default_config(device, problem, shape);
+  const Config first = default_config({device, problem, shape});
   Config second = first;
   second.grid = 8;  // a sixteenth of the SMs has a CTA
   const auto fought = duel(gpu, first, second);

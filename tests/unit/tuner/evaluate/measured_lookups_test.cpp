@@ -45,7 +45,7 @@ const std::vector<Timing>& answers() {
 
 double modelled_us(const DecodeProblem& problem, const Shape& shape, const Config& config) {
   const DeviceFacts& device = timed_gpu(true);
-  return predict_us(default_parameters(device), device, problem, shape, config, guess_resident(device, config.spec));
+  return predict_us(default_parameters(device), {device, problem, shape}, config, guess_resident(device, config.spec));
 }
 
 bool same_step(const Timing& a, const Timing& b) { return a.problem == b.problem && a.shape == b.shape; }

@@ -46,7 +46,7 @@ class TuningOfGroups : public ::testing::Test {
   }
   /// The default configuration with another number of CTAs, compiled.
   Config config_of(std::int64_t grid) {
-    Config config = default_config(facts, problem, shape);
+    Config config = default_config({facts, problem, shape});
     config.grid = grid;
     const auto compiled = backend->compile(config.spec);
     EXPECT_TRUE(compiled) << compiled.error().message << compiled.error().log;

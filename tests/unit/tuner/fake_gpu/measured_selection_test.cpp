@@ -55,7 +55,7 @@ TEST(MeasuredSelection, ListsAreInNoOrderAsAnIndexerLeavesThem) {
     const auto begun = (*backend)->begin_shape(shape);
     ASSERT_TRUE(begun) << begun.error().message;
     ASSERT_EQ(filled, 1);
-    const Config config = default_config(*device, problem, shape);
+    const Config config = default_config({*device, problem, shape});
     const auto compiled = (*backend)->compile(config.spec);
     ASSERT_TRUE(compiled) << compiled.error().message << compiled.error().log;
     fake_gpu().launches.clear();

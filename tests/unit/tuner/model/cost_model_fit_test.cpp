@@ -29,7 +29,7 @@ class Model : public ::testing::Test {
     parameters = default_parameters(device);
   }
   ModelledTime modelled(const Shape& shape, std::int64_t grid, int resident = 2) const {
-    return modelled_time(parameters, device, problem, shape, {spec, grid}, resident);
+    return modelled_time(parameters, {device, problem, shape}, {spec, grid}, resident);
   }
   /// Of the busiest CTA after its first.
   double segments(const Shape& shape, std::int64_t grid, int resident = 2) {
@@ -37,7 +37,7 @@ class Model : public ::testing::Test {
     return modelled(shape, grid, resident).segments;
   }
   double predict(const Shape& shape, std::int64_t grid, int resident = 2) const {
-    return predict_us(parameters, device, problem, shape, {spec, grid}, resident);
+    return predict_us(parameters, {device, problem, shape}, {spec, grid}, resident);
   }
 
   DeviceFacts device = facts_for_arch({9, 0, true}, 132).value();
@@ -49,7 +49,7 @@ class Model : public ::testing::Test {
 TEST_F(Model, NeverBeatsTheMemory) {
   for (const std::int64_t context : {1, 1000, 65536, 1 << 20}) {
     const Shape shape{.batch = 2, .longest_context = context};
-    for (const std::int64_t grid : useful_grids(device, problem, shape, spec, 2)) {
+    for (const std::int64_t grid : useful_grids({device, problem, shape}, spec, 2)) {
       EXPECT_GE(predict(shape, grid), static_cast<double>(kv_bytes(problem, shape)) / parameters.memory_rate);
     }
   }
@@ -255,9 +255,9 @@ TEST_F(Model, SegmentsAndContributorsAreThoseOfTheSchedule) {
   for (int repeat = 0; repeat < 40; ++repeat) {
     const Shape shape{.batch = 1 + static_cast<int>(random() % 20),
                       .longest_context = static_cast<std::int64_t>(16 + random() % 20000)};
-    const auto tiles = static_cast<unsigned>(lean_tiles(problem, shape, spec));
-    const auto outputs = static_cast<unsigned>(output_tiles(problem, shape, spec));
-    for (const std::int64_t grid : useful_grids(device, problem, shape, spec, 2)) {
+    const auto tiles = static_cast<unsigned>(lean_tiles({device, problem, shape}, spec));
+    const auto outputs = static_cast<unsigned>(output_tiles({device, problem, shape}, spec));
+    for (const std::int64_t grid : useful_grids({device, problem, shape}, spec, 2)) {
       const double found = segments(shape, grid, 32);
       const Counted counted = count(tiles, tiles / outputs, static_cast<unsigned>(grid));
       // There is one wave, so that the segments are those of the busiest CTA alone.
@@ -298,7 +298,7 @@ std::vector<ModelSample> planted(const DeviceFacts& device, const DecodeProblem&
     for (const int batch : batches) {
       for (std::int64_t context = 512; context <= 65536; context *= 4) {
         const Shape shape{.batch = batch, .longest_context = context};
-        for (const RankedConfig& ranked : rank_grids(truth, device, problem, shape, spec, 2))
+        for (const RankedConfig& ranked : rank_grids(truth, {device, problem, shape}, spec, 2))
           samples.push_back({problem, shape, ranked.config, 2, ranked.predicted_us * (1 + normal(random))});
       }
     }
@@ -371,11 +371,12 @@ TEST_F(Model, NoLaunchTakesLongToStartWhateverTheSamplesHaveInCommon) {
   std::vector<ModelSample> samples;
   for (const std::int64_t context : {16384, 32768}) {
     const Shape shape{.batch = 1, .longest_context = context};
-    for (const std::int64_t grid : useful_grids(device, problem, shape, spec, 2))
+    for (const std::int64_t grid : useful_grids({device, problem, shape}, spec, 2))
       samples.push_back({.problem = problem, .shape = shape, .config = {spec, grid}, .resident = 2, .us = 60});
   }
   const CostModel model = fit_model(parameters, device, samples, {});
-  EXPECT_LE(modelled_time(model.of(spec), device, problem, samples.front().shape, samples.front().config, 2).start, 10);
+  EXPECT_LE(modelled_time(model.of(spec), {device, problem, samples.front().shape}, samples.front().config, 2).start,
+            10);
 }
 
 TEST_F(Model, DefaultsAreSaneForEveryArch) {

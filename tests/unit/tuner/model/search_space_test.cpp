@@ -25,6 +25,12 @@ const Shape kShapes[] = {{.batch = 1, .longest_context = 1024},
                          {.batch = 1, .longest_context = 65536},
                          {.batch = 16, .longest_context = 8192}};
 
+std::vector<DecodeStep> steps(const DeviceFacts& device, const DecodeProblem& problem) {
+  std::vector<DecodeStep> all;
+  for (const Shape& shape : kShapes) all.emplace_back(device, problem, shape);
+  return all;
+}
+
 TEST(SearchSpace, KernelsWithLargePartialsAreListedWithBothFixUps) {
   DecodeProblem latent{.q_heads = 16, .kv_heads = 1, .head_dim = 576};
   latent.features.latent = true, latent.features.v_head_dim = 512;
@@ -91,10 +97,10 @@ TEST(SearchSpace, AProblemWithPdlHasOnlySpecsWithItWhereTheGpuHasIt) {
 
 TEST(SearchSpace, GridsOfRaggedBatchesAreRankedWithTheirSegmentsCharged) {
   const DeviceFacts device = h200();
-  const Config config = default_config(device, {}, {.batch = 64, .longest_context = 4096});
+  const Config config = default_config({device, {}, {.batch = 64, .longest_context = 4096}});
   const auto charges = [&](const Shape& shape) {
     std::set<int> found;
-    for (const RankedConfig& ranked : rank_grids(default_parameters(device), device, {}, shape, config.spec, 1))
+    for (const RankedConfig& ranked : rank_grids(default_parameters(device), {device, {}, shape}, config.spec, 1))
       found.insert(ranked.config.segment_cost);
     return found;
   };
@@ -108,8 +114,7 @@ TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;
   const CostModel model = default_model(device);
-  const auto a = choose_specs(model, device, problem, kShapes, 60),
-             b = choose_specs(model, device, problem, kShapes, 60);
+  const auto a = choose_specs(model, steps(device, problem), 60), b = choose_specs(model, steps(device, problem), 60);
   EXPECT_EQ(a, b);
   EXPECT_EQ(a.size(), 60u);
   std::set<LoadPath> loads;
@@ -129,14 +134,14 @@ TEST(SearchSpace, ChosenSpecsAreTheSameEveryTimeAndDiverse) {
 TEST(SearchSpace, AShorterListIsABeginningOfTheLonger) {
   const DeviceFacts device = h200();
   const CostModel model = default_model(device);
-  const auto few = choose_specs(model, device, {}, kShapes, 10), many = choose_specs(model, device, {}, kShapes, 40);
+  const auto few = choose_specs(model, steps(device, {}), 10), many = choose_specs(model, steps(device, {}), 40);
   EXPECT_TRUE(std::equal(few.begin(), few.end(), many.begin()));
 }
 
 TEST(SearchSpace, AskingForMoreThanThereAreGivesEveryKernelWithOneFixUpOrBoth) {
   const DeviceFacts device = h200();
   std::set<std::string> chosen;
-  for (KernelSpec spec : choose_specs(default_model(device), device, {}, kShapes, 100000)) {
+  for (KernelSpec spec : choose_specs(default_model(device), steps(device, {}), 100000)) {
     spec.fixup = FixUp::ticket;
     chosen.insert(kernel_name(spec));
   }
@@ -151,7 +156,7 @@ TEST(SearchSpace, KernelsThatWaitComeFirstWhereManyCtasShareAnOutputTile) {
   const auto usual = static_cast<std::ptrdiff_t>(usual_kernels(device, problem).size());
   // How many of the first 12 behind the usual kernels wait.
   const auto count_waiting = [&](const Shape& shape) {
-    const auto chosen = choose_specs(default_model(device), device, problem, {{shape}}, 60);
+    const auto chosen = choose_specs(default_model(device), {{{device, problem, shape}}}, 60);
     const auto waits = [](const KernelSpec& spec) { return spec.fixup == FixUp::wait; };
     return std::count_if(chosen.begin() + usual, chosen.begin() + usual + 12, waits);
   };
@@ -164,7 +169,7 @@ TEST(SearchSpace, KernelsThatWaitComeFirstWhereManyCtasShareAnOutputTile) {
 TEST(SearchSpace, TheUsualKernelsComeFirst) {
   const DeviceFacts device = h200();
   const auto usual = usual_kernels(device, {});
-  const auto chosen = choose_specs(default_model(device), device, {}, kShapes, 60);
+  const auto chosen = choose_specs(default_model(device), steps(device, {}), 60);
   ASSERT_GT(usual.size(), 8u);
   const auto beginning = chosen.begin() + static_cast<std::ptrdiff_t>(usual.size());
   EXPECT_TRUE(std::is_permutation(usual.begin(), usual.end(), chosen.begin(), beginning));
@@ -172,7 +177,7 @@ TEST(SearchSpace, TheUsualKernelsComeFirst) {
 
 TEST(SearchSpace, NeighboursAreValidDistinctAndNearby) {
   const DeviceFacts device = h200();
-  for (const KernelSpec& spec : choose_specs(default_model(device), device, {}, kShapes, 40)) {
+  for (const KernelSpec& spec : choose_specs(default_model(device), steps(device, {}), 40)) {
     const auto near = neighbours(spec);
     EXPECT_FALSE(near.empty());
     std::set<std::string> names{kernel_name(spec)};
@@ -192,7 +197,7 @@ TEST(SearchSpace, WaitingFixUpsNeverGetMoreCtasThanAreResident) {
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::wait;
   for (const RankedConfig& ranked :
-       rank_grids(default_parameters(device), device, problem, {.batch = 16, .longest_context = 65536}, spec, 2)) {
+       rank_grids(default_parameters(device), {device, problem, {.batch = 16, .longest_context = 65536}}, spec, 2)) {
     EXPECT_LE(ranked.config.grid, 2 * 132);
   }
 }
@@ -201,7 +206,7 @@ TEST(SearchSpace, RankedGridsAreSortedByPrediction) {
   const DeviceFacts device = h200();
   const DecodeProblem problem;
   const auto ranked =
-      rank_grids(default_parameters(device), device, problem, kShapes[1], base_spec(device.arch, problem), 2);
+      rank_grids(default_parameters(device), {device, problem, kShapes[1]}, base_spec(device.arch, problem), 2);
   ASSERT_GT(ranked.size(), 5u);
   EXPECT_TRUE(std::is_sorted(ranked.begin(), ranked.end(), [](const RankedConfig& a, const RankedConfig& b) {
     return a.predicted_us < b.predicted_us;

@@ -108,7 +108,7 @@ TEST(ReportCandidates, ALuckySingleSampleIsNoRunnerUp) {
 
 TEST(ReportCandidates, TheDefaultIsWhatAnUntunedLibraryLaunches) {
   const DeviceFacts device = facts_for_arch({9, 0, true}, 132).value();
-  const Config untuned = default_config(device, DecodeProblem{}, kShape);
+  const Config untuned = default_config({device, DecodeProblem{}, kShape});
   const std::vector<detail::TimedConfig> candidates = {timed(config(132, 8), {10, 10, 10}),
                                                        timed(untuned, {13, 13, 13})};
   ReportedWinner winner = winner_of(candidates[0]);

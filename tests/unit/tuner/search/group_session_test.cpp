@@ -122,7 +122,7 @@ TEST_F(GroupSession, OnlyKernelsWithTheGroupsOrderOfColumnsAndResidentGridsAreTr
 TEST_F(GroupSession, WhatLookUpsAnswerIsComparedAsItFitsBesideTheOtherRanks) {
   request.rank_devices = {0, 0};
   request.problem.group_link = GroupLink::same_gpu;
-  Config stored = default_config(device, request.problem, request.shapes.front());
+  Config stored = default_config({device, request.problem, request.shapes.front()});
   const std::int64_t resident = std::int64_t{guess_resident(device, stored.spec)} * device.sm_count;
   stored.grid = resident;
   Config fits = stored;
@@ -154,7 +154,7 @@ TEST_F(GroupSession, WhatLookUpsAnswerIsComparedAsItFitsBesideTheOtherRanks) {
 
 TEST_F(GroupSession, TheDefaultAndEarlierWinnersAreCompiledBesideWhatLookUpsAnswer) {
   request.problem.group_link = GroupLink::nvlink;
-  const Config usual = default_config(device, request.problem, request.shapes.front());
+  const Config usual = default_config({device, request.problem, request.shapes.front()});
   const Config answer = look_up(GroupLink::nvlink).config;
   ASSERT_FALSE(answer.spec == usual.spec);
   request.budget = std::chrono::seconds(10);

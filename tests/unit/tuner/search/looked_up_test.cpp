@@ -87,7 +87,7 @@ TEST_F(NeverSlower, TheWinnersOfOtherLayersAreComparedToo) {
   effort = kNarrowSearch;
   // The shipped winner is a kernel that neither the look-up nor the search would come upon.
   SimulatedGpu gpu(request.problem, kSeed);
-  Config shipped = default_config(device, request.problem, request.shapes[0]);
+  Config shipped = default_config({device, request.problem, request.shapes[0]});
   shipped.grid = 77;
   gpu.factor = [&](const Config& config) { return config == shipped ? 0.5 : 1; };
   request.open_winners = [&](const DeviceModel&, const Environment&) {
@@ -107,7 +107,7 @@ TEST_F(NeverSlower, WhereAnOrdinaryLaunchAnswersForADependentOneItsConfiguration
   request.problem.pdl = true;
   request.shapes = {shape};
   // The grid leaves a third of the room free, so that long dependent launches come late.
-  Config known = default_config(device, ordinary, shape);
+  Config known = default_config({device, ordinary, shape});
   known.spec.load = LoadPath::tensor, known.spec.fixup = FixUp::ticket, known.spec.tile = 128;
   known.spec.warps = 8, known.spec.warp_tokens = 16, known.spec.stages = 4, known.spec.ctas_per_sm = 1;
   known.grid = 80;
@@ -278,7 +278,8 @@ TEST_F(NeverSlower, TooFewSamplesOfItDecideNothing) {
                              .compiles = compiles,
                              .effort = effort,
                              .environment = environment,
-                             .progress = progress};
+                             .progress = progress,
+                             .steps = steps_of(request, device)};
   ShapeContext context = shape_context(session, 0, 1);
   Config other = context.default_config;
   other.grid = 77;

@@ -67,7 +67,7 @@ class SessionTest : public ::testing::Test {
     double best = 1e9;
     for (const KernelSpec& spec : all_specs(device, request.problem)) {
       for (const RankedConfig& ranked :
-           rank_grids(gpu.truth, device, request.problem, shape, spec, guess_resident(device, spec))) {
+           rank_grids(gpu.truth, {device, request.problem, shape}, spec, guess_resident(device, spec))) {
         best = std::min(best, gpu.true_us(ranked.config));
       }
     }

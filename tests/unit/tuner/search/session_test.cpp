@@ -124,7 +124,7 @@ TEST_F(TuneSession, AShapeThatTheBudgetDidNotReachSaysSo) {
   ASSERT_TRUE(summary);
   EXPECT_FALSE(summary->shapes[1].finished);
   EXPECT_EQ(summary->shapes[1].median_us, 0);
-  EXPECT_EQ(summary->shapes[1].winner, default_config(device, request.problem, request.shapes[1]));
+  EXPECT_EQ(summary->shapes[1].winner, default_config({device, request.problem, request.shapes[1]}));
 }
 
 TEST_F(TuneSession, ResumingAFinishedSessionMeasuresNothing) {
@@ -240,7 +240,8 @@ TEST_F(TuneSession, ACandidateThatBreaksInTheLastRoundsOfACutRaceIsNotConfirmed)
     gpu.pass(930 - p.elapsed_s);  // the confirmation has the rest
     cut_at = gpu.rounds;
   };
-  const Config usual = default_config(device, request.problem, request.shapes[0]), answer = look_up(request.shapes[0]);
+  const Config usual = default_config({device, request.problem, request.shapes[0]}),
+               answer = look_up(request.shapes[0]);
   std::string broken;
   gpu.dies = [&](const Config& config, int round) {
     if (!cut_at || round != *cut_at + 1 || config == usual || config == answer) return false;
@@ -464,7 +465,7 @@ TEST_F(TuneSession, RevalidationCrownsAnotherFinalistWhereTheWinnerHasBecomeSlow
 TEST_F(TuneSession, RevalidationTakesFinalistsOfTheWinnersOwnSoftware) {
   // Under another driver there is a time that nothing under the winner's comes near.
   environment.driver_version = 13000;
-  Config other = default_config(device, request.problem, request.shapes[0]);
+  Config other = default_config({device, request.problem, request.shapes[0]});
   other.grid = 77;
   Trial fast;
   fast.problem = to_json(request.problem), fast.shape = to_json(request.shapes[0]), fast.policy = "cold";

@@ -2,6 +2,7 @@
 #include "tuner/worker/call_limit.hpp"
 
 #include <gtest/gtest.h>
+#include <optional>
 
 #include "runtime/lookup/default_config.hpp"
 #include "tests/unit/tuner/simulated_gpu.hpp"
@@ -16,18 +17,13 @@ using Kind = WorkerCall::Kind;
 class CallLimits : public ::testing::Test {
  protected:
   WorkerCall call(Kind kind, const Shape& of, std::size_t candidates) {
-    shape = of;
-    const Config config = default_config(device, problem, shape);
-    return {.kind = kind,
-            .device = &device,
-            .problem = &problem,
-            .shape = &shape,
-            .configs = std::vector<Config>(candidates, config)};
+    step.emplace(device, problem, of);
+    return {.kind = kind, .step = &*step, .configs = std::vector<Config>(candidates, default_config(*step))};
   }
 
   DeviceFacts device = simulated_device();
   DecodeProblem problem;
-  Shape shape;
+  std::optional<DecodeStep> step;
 };
 
 TEST_F(CallLimits, AreFarAboveThePredictionAndNeverBelowHalfAMinute) {
@@ -35,8 +31,7 @@ TEST_F(CallLimits, AreFarAboveThePredictionAndNeverBelowHalfAMinute) {
                           Shape{.batch = 64, .longest_context = 131072}}) {
     for (const Kind kind : {Kind::check, Kind::time}) {
       const WorkerCall asked = call(kind, of, 24);
-      const double predicted_us =
-          24 * predict_us(default_parameters(device), device, problem, shape, asked.configs[0], 1);
+      const double predicted_us = 24 * predict_us(default_parameters(device), *step, asked.configs[0], 1);
       EXPECT_GE(default_call_limit(asked), milliseconds(30'000));
       EXPECT_GE(static_cast<double>(default_call_limit(asked).count()) * 1e3, 100 * predicted_us);
     }

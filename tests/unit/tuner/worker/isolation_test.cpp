@@ -132,7 +132,7 @@ TEST_F(Isolation, WhereEveryCandidateBreaksInTheRaceNothingWinsAndTheReasonIsSai
     db = std::move(*TuningDb::open(std::nullopt, OpenMode::read_write, nullptr));
     // Each survives its first sample and ends its worker in the next one.
     faults = {{.what = "segv", .when = "time", .after = 1, .memory = counts.path().string()}};
-    const Config usual = default_config(device, request.problem, request.shapes[0]);
+    const Config usual = default_config({device, request.problem, request.shapes[0]});
     request.open_winners = [&](const DeviceModel&, const Environment&) {
       LayeredWinners layers;
       layers.entries.push_back({Winner{.problem = to_json(request.problem),

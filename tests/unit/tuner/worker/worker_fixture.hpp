@@ -97,7 +97,7 @@ class WorkerSession : public ::testing::Test {
       for (const KernelSpec& spec : all_specs(device, request.problem)) {
         if (planted(spec)) continue;
         for (const RankedConfig& ranked :
-             rank_grids(truth.truth, device, request.problem, tuned.shape, spec, guess_resident(device, spec)))
+             rank_grids(truth.truth, {device, request.problem, tuned.shape}, spec, guess_resident(device, spec)))
           best = std::min(best, truth.true_us(ranked.config));
       }
       EXPECT_LE(truth.true_us(tuned.winner), best * 1.08);
