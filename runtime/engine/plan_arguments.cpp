@@ -34,6 +34,266 @@ DenseCache dense_cache(const DecodeProblem& problem, std::int64_t tokens, std::i
   return {batch, columns, problem.kv_heads * columns};
 }
 
+/// Rows of the four tensors.
+struct Rows {
+  Row q, o, k, v;
+};
+Rows rows_of(const DecodeProblem& problem) {
+  const Features& features = problem.features;
+  const int element_bytes = kv_element_bytes(features);
+  const RowFormat* const format = row_format(features);
+  const Row q{"head_dim", problem.head_dim, kQueryElementBytes};
+  const Row o{.name = features.v_head_dim != 0 ? "v_head_dim" : "head_dim",
+              .columns = v_head_dim(problem),
+              .element_bytes = kQueryElementBytes,
+              .written = true};
+  return {.q = q,
+          .o = o,
+          .k = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes, features.append}
+                                 : Row{q.name, q.columns, element_bytes, features.append},
+          .v = {o.name, o.columns, element_bytes, features.append}};
+}
+
+/// How many steps the strides of the batch and of tokens take.
+struct Extents {
+  std::int64_t requests, query_tokens;  ///< of q and o
+  std::int64_t entries, entry_tokens;   ///< of k and v: requests and their tokens, or pages and theirs
+};
+Extents extents_of(const Features& features, const leanattn_decode_args& args, std::int64_t capacity) {
+  // A second cache has the same strides; bind_second_cache() refuses more pages.
+  const std::int64_t pages =
+      features.second_cache ? std::max(args.pool_pages, std::min<std::int64_t>(args.second_pool_pages, kMostTokens))
+                            : args.pool_pages;
+  const bool paged = features.page_size > 0;
+  const std::int64_t batch = args.batch;
+  // Requests of ragged numbers of query tokens follow each other token by token: at most q_len each.
+  return {.requests = features.ragged_q ? 1 : batch,
+          .query_tokens = features.ragged_q ? batch * features.q_len : features.q_len,
+          .entries = paged ? pages : batch,
+          .entry_tokens = paged ? features.page_size : capacity};
+}
+
+Result<void> check_numbers(const LaunchLimits& limits, const leanattn_decode_args& args) {
+  if (args.batch < 0 || args.batch > limits.size.batch) [[unlikely]] {
+    return invalid(fmt::format("batch is {}, this plan takes 0 to {}", args.batch, limits.size.batch),
+                   "A plan takes up to the max_batch of the shape it was made for.");
+  }
+  if (!std::isfinite(args.scale) || args.scale < 0) [[unlikely]]
+    return invalid(fmt::format("scale is {}", args.scale), "Give a positive number, or 0 for 1 / sqrt(head_dim).");
+  // With absorbed projections head_dim is not the width of the model's keys, so that it says nothing about the scale.
+  if (limits.problem.features.latent && args.scale == 0) [[unlikely]]
+    return invalid("scale is 0, and a latent problem has no default", "Give the model's softmax scale.");
+  if (args.reserved != 0) [[unlikely]] {
+    return invalid(fmt::format("decode_args.reserved is {}", args.reserved),
+                   "Leave it 0; leanattn_decode_args_init does.");
+  }
+  return {};
+}
+
+Result<void> check_pointers(const DecodeProblem& problem, const leanattn_decode_args& args, const void* workspace) {
+  struct Pointer {
+    const char* name;
+    const void* value;
+    std::uintptr_t alignment;
+  };
+  const Features& features = problem.features;
+  if (features.latent && args.v != nullptr) [[unlikely]]
+    return invalid("v is given, but this plan's problem is latent", "Leave v null: it is the first columns of k.");
+  for (const Pointer& pointer :
+       {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes},
+        Pointer{"v", features.latent ? args.k : args.v, kVectorBytes}, Pointer{"o", args.o, kVectorBytes},
+        features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
+                                   : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
+        Pointer{"workspace", workspace, kWorkspaceBytes}}) {
+    if (args.batch == 0 && pointer.value == nullptr) continue;  // frameworks have no memory for what is empty
+    if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]]
+      return ok;
+  }
+  if (problem.lse && (args.batch > 0 || args.lse != nullptr)) return check_pointer("lse", args.lse, alignof(float));
+  if (!problem.lse && args.lse != nullptr) [[unlikely]]
+    return invalid("lse is given, but this plan's problem has no LSE output", "Set lse in the problem to get it.");
+  return {};
+}
+
+/// The caller's strides, with dense ones where it gave none.
+void bind_strides(const DecodeProblem& problem, const Rows& rows, std::int64_t entry_tokens,
+                  const leanattn_decode_args& args, LeanDecodeArgs& bound) {
+  const Features& features = problem.features;
+  bound.q_stride_head = or_dense(args.q_stride_head, rows.q.columns);
+  bound.q_stride_token = or_dense(args.q_stride_token, problem.q_heads * rows.q.columns);
+  bound.o_stride_head = or_dense(args.o_stride_head, rows.o.columns);
+  bound.o_stride_token = or_dense(args.o_stride_token, problem.q_heads * rows.o.columns);
+  // Of one query token the token stride is never followed, so it says nothing about the batch's.
+  const bool several = features.q_len > 1;
+  bound.q_stride_batch =
+      or_dense(args.q_stride_batch,
+               stride_product(features.q_len, several ? bound.q_stride_token : problem.q_heads * rows.q.columns));
+  bound.o_stride_batch =
+      or_dense(args.o_stride_batch,
+               stride_product(features.q_len, several ? bound.o_stride_token : problem.q_heads * rows.o.columns));
+  const DenseCache dense_k = dense_cache(problem, entry_tokens, rows.k.columns);
+  bound.k_stride_token = or_dense(args.k_stride_token, dense_k.token);
+  bound.k_stride_head = or_dense(args.k_stride_head, dense_k.head);
+  bound.k_stride_batch = or_dense(args.k_stride_batch, dense_k.batch);
+  // Rows of V in a latent cache are parts of K's rows.
+  const DenseCache dense_v = features.latent
+                                 ? DenseCache{bound.k_stride_batch, bound.k_stride_head, bound.k_stride_token}
+                                 : dense_cache(problem, entry_tokens, rows.v.columns);
+  bound.v_stride_token = or_dense(args.v_stride_token, dense_v.token);
+  bound.v_stride_head = or_dense(args.v_stride_head, dense_v.head);
+  bound.v_stride_batch = or_dense(args.v_stride_batch, dense_v.batch);
+}
+
+Result<void> check_strides(const DecodeProblem& problem, const Rows& rows, const Extents& extents,
+                           const LeanDecodeArgs& bound) {
+  const auto& [requests, query_tokens, entries, entry_tokens] = extents;
+  const auto of_q = check_strides(rows.q, {{"q_stride_batch", bound.q_stride_batch, requests},
+                                           {"q_stride_token", bound.q_stride_token, query_tokens},
+                                           {"q_stride_head", bound.q_stride_head, problem.q_heads}});
+  if (!of_q) return of_q;
+  const auto of_o = check_strides(rows.o, {{"o_stride_batch", bound.o_stride_batch, requests},
+                                           {"o_stride_token", bound.o_stride_token, query_tokens},
+                                           {"o_stride_head", bound.o_stride_head, problem.q_heads}});
+  if (!of_o) return of_o;
+  const auto of_k = check_strides(rows.k, {{"k_stride_batch", bound.k_stride_batch, entries},
+                                           {"k_stride_head", bound.k_stride_head, problem.kv_heads},
+                                           {"k_stride_token", bound.k_stride_token, entry_tokens}});
+  if (!of_k) return of_k;
+  return check_strides(rows.v, {{"v_stride_batch", bound.v_stride_batch, entries},
+                                {"v_stride_head", bound.v_stride_head, problem.kv_heads},
+                                {"v_stride_token", bound.v_stride_token, entry_tokens}});
+}
+
+/// Whether the rows of neighbouring tokens touch, as the problem's layout says. Where V lies in K's rows, its tokens
+/// are as far apart as K's.
+Result<void> check_layout(const DecodeProblem& problem, const Rows& rows, std::int64_t entry_tokens,
+                          const LeanDecodeArgs& bound) {
+  struct TokenStride {
+    const char* name;
+    std::int64_t stride, columns;
+  };
+  if (problem.layout != KvLayout::contiguous || entry_tokens == 1) return {};
+  for (const TokenStride& token : {TokenStride{"k_stride_token", bound.k_stride_token, rows.k.columns},
+                                   TokenStride{"v_stride_token", bound.v_stride_token,
+                                               problem.features.latent ? bound.k_stride_token : rows.v.columns}}) {
+    if (token.stride == token.columns) [[likely]]
+      continue;
+    return invalid(
+        fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", token.name, token.stride, token.columns),
+        "Make the plan with the strided layout.");
+  }
+  return {};
+}
+
+/// Tokens that a query token may see: of a context of so many tokens, or of the lists of what it has selected. Binds
+/// these lists and the second cache.
+Result<std::int64_t> bind_lists(const DecodeProblem& problem, const leanattn_decode_args& args, int capacity,
+                                LeanDecodeArgs& bound) {
+  if (!has_selection(problem.features)) return capacity;
+  const Result<int> selected = bind_selection(problem, args, bound);
+  if (!selected || !problem.features.second_cache) return selected;
+  const Result<int> second = bind_second_cache(problem.features, args, bound);
+  if (!second) return second;
+  // The last block of the first cache may have a part only.
+  return std::int64_t{*selected} + *second + problem.features.selection_block;
+}
+
+/// Whether the workspace and 32-bit tile positions suffice for contexts or lists of so many tokens.
+Result<void> check_line(const LaunchLimits& limits, const leanattn_decode_args& args, std::int64_t capacity) {
+  const DecodeProblem& problem = limits.problem;
+  const Features& features = problem.features;
+  if (limits.size.context_capacity != 0 && capacity > limits.size.context_capacity) [[unlikely]] {
+    return invalid(fmt::format("contexts of up to {} tokens, and this batch-invariant plan's workspace is made for {}",
+                               capacity, limits.size.context_capacity),
+                   "Give the plan's shape that longest_context.");
+  }
+  if (const std::int64_t outputs = std::int64_t{problem.kv_heads} * limits.row_blocks; outputs > kMostOutputs)
+      [[unlikely]] {
+    return fail(ErrorCode::unsupported, fmt::format("{} output tiles a request, more than 2^20", outputs),
+                "Split the KV heads over several launches.");
+  }
+  const std::int64_t lists = has_selection(features) ? std::int64_t{args.batch} * features.q_len : args.batch;
+  if (capacity <= kMostTokens &&
+      lean_line_fits(static_cast<unsigned>(lists), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
+                     static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
+                     static_cast<unsigned>(limits.segment_cost), features.sink_tokens)) [[likely]]
+    return {};
+  return fail(ErrorCode::unsupported,
+              fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^30 LeanTiles of {} tokens or more",
+                          args.batch, problem.kv_heads, capacity, limits.tile),
+              "Lower context_capacity (at most 2^30) or the batch; the schedule counts tiles in 32 bits.");
+}
+
+/// What needs no further check. `plain`: the problem has no features.
+void bind_values(const LaunchLimits& limits, const leanattn_decode_args& args, bool plain, LeanDecodeArgs& bound) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  const DecodeProblem& problem = limits.problem;
+  const Features& features = problem.features;
+  const float scale = args.scale > 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
+  bound.q = args.q;
+  bound.k = args.k;
+  bound.v = features.latent ? args.k : args.v;
+  bound.o = args.o;
+  bound.lse = args.lse;
+  bound.context_lengths = args.context_lengths;
+  bound.batch = args.batch;
+  bound.kv_heads = problem.kv_heads;
+  // Kernels that transform scores scale them first; the others fold the scale into the exponent.
+  bound.score_scale = scale;
+  bound.scale_log2 = !plain && transforms_scores(features) ? kLog2E : scale * kLog2E;
+  bound.segment_cost = static_cast<unsigned>(limits.segment_cost);
+  if (plain) return;
+  bound.page_table = args.page_table;
+  bound.page_table_stride = or_dense(args.page_table_stride, args.max_pages);
+  bound.pool_pages = static_cast<int>(args.pool_pages);
+  bound.q_offsets = args.q_offsets;
+  bound.tree_mask = args.tree_mask;
+  bound.alibi_slopes = args.alibi_slopes;
+  bound.sink_logits = args.sink_logits;
+  bound.k_scale = args.k_scale;
+  bound.v_scale = features.latent ? args.k_scale : args.v_scale;
+  bound.rope_table = args.rope_table;
+  bound.k_new = args.k_new;
+  bound.v_new = args.v_new;
+  bound.full_lengths = args.full_context_lengths;
+  bound.context_starts = args.context_starts;
+}
+
+/// All of bind_arguments(), into arguments that are zero.
+Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, void* workspace,
+                  LeanDecodeArgs& bound) {
+  const DecodeProblem& problem = limits.problem;
+  const Features& features = problem.features;
+  const bool plain = is_plain_fast(features);
+  if (auto ok = check_numbers(limits, args); !ok) return ok;
+  const Result<int> tokens = capacity_of(features, args);
+  if (!tokens) return tl::unexpected(tokens.error());
+  if (auto ok = check_pointers(problem, args, workspace); !ok) return ok;
+  if (!plain || !says_nothing_of_features(args)) {
+    if (auto ok = check_feature_arguments(features, args); !ok) return ok;
+  }
+
+  const Rows rows = rows_of(problem);
+  const Extents extents = extents_of(features, args, *tokens);
+  bind_strides(problem, rows, extents.entry_tokens, args, bound);
+  if (auto ok = check_strides(problem, rows, extents, bound); !ok) return ok;
+  if (auto ok = check_layout(problem, rows, extents.entry_tokens, bound); !ok) return ok;
+  if (features.append) {
+    if (auto ok = bind_new_tokens(problem, args, extents.requests, extents.query_tokens, bound); !ok) return ok;
+  }
+  if (has_one_byte_elements(features) && features.kv_scale == KvScale::token) {
+    if (auto ok = bind_token_scales(problem, args, extents.entry_tokens, extents.entries, bound); !ok) return ok;
+  }
+  const Result<std::int64_t> visible = bind_lists(problem, args, *tokens, bound);
+  if (!visible) return tl::unexpected(visible.error());
+  if (auto ok = check_line(limits, args, *visible); !ok) return ok;
+
+  bound.context_capacity = *tokens;
+  bind_workspace(bound, limits.workspace, workspace);
+  bind_values(limits, args, plain, bound);
+  return {};
+}
+
 }  // namespace
 
 Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspace, std::int64_t bytes) {
@@ -46,219 +306,9 @@ Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspac
 }
 
 Result<LeanDecodeArgs> bind_arguments(const LaunchLimits& limits, const leanattn_decode_args& args, void* workspace) {
-  const DecodeProblem& problem = limits.problem;
-  const Features& features = problem.features;
-  if (args.batch < 0 || args.batch > limits.size.batch) [[unlikely]] {
-    return invalid(fmt::format("batch is {}, this plan takes 0 to {}", args.batch, limits.size.batch),
-                   "A plan takes up to the max_batch of the shape it was made for.");
-  }
-  const Result<int> tokens = capacity_of(features, args);
-  if (!tokens) [[unlikely]]
-    return tl::unexpected(tokens.error());
-  if (!std::isfinite(args.scale) || args.scale < 0) [[unlikely]] {
-    return invalid(fmt::format("scale is {}", args.scale), "Give a positive number, or 0 for 1 / sqrt(head_dim).");
-  }
-  // With absorbed projections head_dim is not the width of the model's keys, so that it says nothing about the scale.
-  if (features.latent && args.scale == 0) [[unlikely]]
-    return invalid("scale is 0, and a latent problem has no default", "Give the model's softmax scale.");
-  if (args.reserved != 0) [[unlikely]] {
-    return invalid(fmt::format("decode_args.reserved is {}", args.reserved),
-                   "Leave it 0; leanattn_decode_args_init does.");
-  }
-  struct Pointer {
-    const char* name;
-    const void* value;
-    std::uintptr_t alignment;
-  };
-  const void* const v = features.latent ? args.k : args.v;
-  if (features.latent && args.v != nullptr) [[unlikely]]
-    return invalid("v is given, but this plan's problem is latent", "Leave v null: it is the first columns of k.");
-  for (const Pointer& pointer :
-       {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes}, Pointer{"v", v, kVectorBytes},
-        Pointer{"o", args.o, kVectorBytes},
-        features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
-                                   : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
-        Pointer{"workspace", workspace, kWorkspaceBytes}}) {
-    if (args.batch == 0 && pointer.value == nullptr) continue;  // frameworks have no memory for what is empty
-    if (auto ok = check_pointer(pointer.name, pointer.value, pointer.alignment); !ok) [[unlikely]] {
-      return tl::unexpected(std::move(ok.error()));
-    }
-  }
-  if (problem.lse && (args.batch > 0 || args.lse != nullptr)) {
-    if (auto ok = check_pointer("lse", args.lse, alignof(float)); !ok) [[unlikely]] {
-      return tl::unexpected(std::move(ok.error()));
-    }
-  } else if (!problem.lse && args.lse != nullptr) [[unlikely]] {
-    return invalid("lse is given, but this plan's problem has no LSE output", "Set lse in the problem to get it.");
-  }
-
-  const bool plain = is_plain_fast(features);
-  if (!plain || !says_nothing_of_features(args)) {
-    if (auto ok = check_feature_arguments(features, args); !ok) [[unlikely]]
-      return tl::unexpected(std::move(ok.error()));
-  }
-
-  const bool paged = features.page_size > 0;
-  const std::int64_t batch = args.batch;
-  std::int64_t capacity = *tokens;
-  // A second cache has the same strides; bind_second_cache() refuses more pages.
-  const std::int64_t pages =
-      features.second_cache ? std::max(args.pool_pages, std::min<std::int64_t>(args.second_pool_pages, kMostTokens))
-                            : args.pool_pages;
-  // What k_stride_batch and k_stride_token step along: requests and their tokens, or pages and theirs.
-  const std::int64_t entries = paged ? pages : batch, entry_tokens = paged ? features.page_size : capacity;
-  const int element_bytes = kv_element_bytes(features);
-  const Row q_row{"head_dim", problem.head_dim, kQueryElementBytes};
-  const Row o_row{.name = features.v_head_dim != 0 ? "v_head_dim" : "head_dim",
-                  .columns = v_head_dim(problem),
-                  .element_bytes = kQueryElementBytes,
-                  .written = true};
-  const RowFormat* const format = row_format(features);
-  const Row k_row = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes, features.append}
-                                      : Row{q_row.name, q_row.columns, element_bytes, features.append};
-  const Row v_row{o_row.name, o_row.columns, element_bytes, features.append};
-  const DenseCache dense_k = dense_cache(problem, entry_tokens, k_row.columns);
-  LeanDecodeArgs bound{};
-  bound.q_stride_head = or_dense(args.q_stride_head, q_row.columns);
-  bound.q_stride_token = or_dense(args.q_stride_token, problem.q_heads * q_row.columns);
-  bound.o_stride_head = or_dense(args.o_stride_head, o_row.columns);
-  bound.o_stride_token = or_dense(args.o_stride_token, problem.q_heads * o_row.columns);
-  // Of one query token the token stride is never followed, so it says nothing about the batch's.
-  const bool several = features.q_len > 1;
-  bound.q_stride_batch =
-      or_dense(args.q_stride_batch,
-               stride_product(features.q_len, several ? bound.q_stride_token : problem.q_heads * q_row.columns));
-  bound.o_stride_batch =
-      or_dense(args.o_stride_batch,
-               stride_product(features.q_len, several ? bound.o_stride_token : problem.q_heads * o_row.columns));
-  bound.k_stride_token = or_dense(args.k_stride_token, dense_k.token);
-  bound.k_stride_head = or_dense(args.k_stride_head, dense_k.head);
-  bound.k_stride_batch = or_dense(args.k_stride_batch, dense_k.batch);
-  // Rows of V in a latent cache are parts of K's rows.
-  const DenseCache dense_v = features.latent
-                                 ? DenseCache{bound.k_stride_batch, bound.k_stride_head, bound.k_stride_token}
-                                 : dense_cache(problem, entry_tokens, v_row.columns);
-  bound.v_stride_token = or_dense(args.v_stride_token, dense_v.token);
-  bound.v_stride_head = or_dense(args.v_stride_head, dense_v.head);
-  bound.v_stride_batch = or_dense(args.v_stride_batch, dense_v.batch);
-  // Requests of ragged numbers of query tokens follow each other token by token: at most q_len each.
-  const std::int64_t requests = features.ragged_q ? 1 : batch;
-  const std::int64_t query_tokens = features.ragged_q ? batch * features.q_len : features.q_len;
-  if (auto ok = check_strides(q_row, {{"q_stride_batch", bound.q_stride_batch, requests},
-                                      {"q_stride_token", bound.q_stride_token, query_tokens},
-                                      {"q_stride_head", bound.q_stride_head, problem.q_heads}});
-      !ok) [[unlikely]] {
-    return tl::unexpected(std::move(ok.error()));
-  }
-  if (auto ok = check_strides(o_row, {{"o_stride_batch", bound.o_stride_batch, requests},
-                                      {"o_stride_token", bound.o_stride_token, query_tokens},
-                                      {"o_stride_head", bound.o_stride_head, problem.q_heads}});
-      !ok) [[unlikely]] {
-    return tl::unexpected(std::move(ok.error()));
-  }
-  if (auto ok = check_strides(k_row, {{"k_stride_batch", bound.k_stride_batch, entries},
-                                      {"k_stride_head", bound.k_stride_head, problem.kv_heads},
-                                      {"k_stride_token", bound.k_stride_token, entry_tokens}});
-      !ok) [[unlikely]] {
-    return tl::unexpected(std::move(ok.error()));
-  }
-  if (auto ok = check_strides(v_row, {{"v_stride_batch", bound.v_stride_batch, entries},
-                                      {"v_stride_head", bound.v_stride_head, problem.kv_heads},
-                                      {"v_stride_token", bound.v_stride_token, entry_tokens}});
-      !ok) [[unlikely]] {
-    return tl::unexpected(std::move(ok.error()));
-  }
-  if (problem.layout == KvLayout::contiguous) {
-    struct TokenStride {
-      const char* name;
-      std::int64_t stride, columns;
-    };
-    for (const TokenStride& token : {TokenStride{"k_stride_token", bound.k_stride_token, k_row.columns},
-                                     TokenStride{"v_stride_token", bound.v_stride_token, dense_v.token}}) {
-      if (token.stride == token.columns || entry_tokens == 1) [[likely]]
-        continue;
-      return invalid(fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", token.name, token.stride,
-                                 token.columns),
-                     "Make the plan with the strided layout.");
-    }
-  }
-  if (features.append) {
-    if (auto ok = bind_new_tokens(problem, args, requests, query_tokens, bound); !ok) [[unlikely]]
-      return tl::unexpected(std::move(ok.error()));
-  }
-  if (has_one_byte_elements(features) && features.kv_scale == KvScale::token) {
-    if (auto ok = bind_token_scales(problem, args, entry_tokens, entries, bound); !ok) [[unlikely]]
-      return tl::unexpected(std::move(ok.error()));
-  }
-
-  const bool selects = has_selection(features);
-  if (selects) {
-    // From here on, lengths are those of lists.
-    const Result<int> selected = bind_selection(problem, args, bound);
-    if (!selected) [[unlikely]]
-      return tl::unexpected(selected.error());
-    capacity = *selected;
-    if (features.second_cache) {
-      const Result<int> second = bind_second_cache(features, args, bound);
-      if (!second) [[unlikely]]
-        return tl::unexpected(second.error());
-      capacity += *second + features.selection_block;  // whose last block may have a part only
-    }
-  }
-  const std::int64_t lists = selects ? batch * features.q_len : batch;
-
-  if (limits.size.context_capacity != 0 && capacity > limits.size.context_capacity) [[unlikely]] {
-    return invalid(fmt::format("contexts of up to {} tokens, and this batch-invariant plan's workspace is made for {}",
-                               capacity, limits.size.context_capacity),
-                   "Give the plan's shape that longest_context.");
-  }
-  if (const std::int64_t outputs = std::int64_t{problem.kv_heads} * limits.row_blocks; outputs > kMostOutputs)
-      [[unlikely]] {
-    return fail(ErrorCode::unsupported, fmt::format("{} output tiles a request, more than 2^20", outputs),
-                "Split the KV heads over several launches.");
-  }
-  if (capacity > kMostTokens ||
-      !lean_line_fits(static_cast<unsigned>(lists), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
-                      static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
-                      static_cast<unsigned>(limits.segment_cost), features.sink_tokens)) [[unlikely]] {
-    return fail(ErrorCode::unsupported,
-                fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^30 LeanTiles of {} tokens or more",
-                            args.batch, problem.kv_heads, capacity, limits.tile),
-                "Lower context_capacity (at most 2^30) or the batch; the schedule counts tiles in 32 bits.");
-  }
-
-  constexpr float kLog2E = 1.44269504088896341f;
-  const float scale = args.scale > 0 ? args.scale : 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
-  bound.q = args.q;
-  bound.k = args.k;
-  bound.v = v;
-  bound.o = args.o;
-  bound.lse = args.lse;
-  bound.context_lengths = args.context_lengths;
-  bind_workspace(bound, limits.workspace, workspace);
-  bound.batch = args.batch;
-  bound.kv_heads = problem.kv_heads;
-  bound.context_capacity = *tokens;
-  // Kernels that transform scores scale them first; the others fold the scale into the exponent.
-  bound.score_scale = scale;
-  bound.scale_log2 = !plain && transforms_scores(features) ? kLog2E : scale * kLog2E;
-  if (!plain) {
-    bound.page_table = args.page_table;
-    bound.page_table_stride = or_dense(args.page_table_stride, args.max_pages);
-    bound.pool_pages = static_cast<int>(args.pool_pages);
-    bound.q_offsets = args.q_offsets;
-    bound.tree_mask = args.tree_mask;
-    bound.alibi_slopes = args.alibi_slopes;
-    bound.sink_logits = args.sink_logits;
-    bound.k_scale = args.k_scale;
-    bound.v_scale = features.latent ? args.k_scale : args.v_scale;
-    bound.rope_table = args.rope_table;
-    bound.k_new = args.k_new;
-    bound.v_new = args.v_new;
-    bound.full_lengths = args.full_context_lengths;
-    bound.context_starts = args.context_starts;
-  }
-  bound.segment_cost = static_cast<unsigned>(limits.segment_cost);
+  Result<LeanDecodeArgs> bound(tl::in_place);  // all zero
+  if (auto ok = bind(limits, args, workspace, *bound); !ok) [[unlikely]]
+    bound = tl::unexpected(std::move(ok.error()));
   return bound;
 }
 
