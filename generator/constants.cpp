@@ -44,6 +44,7 @@ void add_constants_of_steps(KernelSource& source) {
   const KernelSpec& spec = source.spec;
   const auto family = source.layout.family->add_constants;
   source.flag("kLse", spec.lse, "write LSE");
+  source.flag("kStamped", source.variant == KernelVariant::stamped, "CTAs note when they reach which moment");
   source.flag("kPdl", spec.pdl, "programmatic dependent launch");
   source.number("kTile", spec.tile, "LeanTile, tokens");
   family(source, ConstantGroup::warps);
@@ -59,6 +60,9 @@ void add_constants_of_features(KernelSource& source) {
   const Features& features = spec.features;
   const bool selects = has_selection(features);
   source.text += "// what the problem asks for beside plain dense decode\n";
+  Features beside_pages = features;
+  beside_pages.page_size = 0;
+  if (is_plain(beside_pages)) source.define("LEAN_PLAIN");
   if (in_group(features)) source.define("LEAN_GROUP");
   if (needs_positions(features)) source.define("LEAN_POSITIONS");
   if (features.second_cache) source.define("LEAN_SECOND_CACHE");
@@ -158,7 +162,7 @@ void add_constants_of_encoding(KernelSource& source) {
 }  // namespace
 
 void add_constants(KernelSource& source) {
-  source.text += "// ---- specialisation ----\n";
+  source.text += "//// specialisation\n";
   add_constants_of_rows(source);
   source.layout.family->add_constants(source, ConstantGroup::rows);
   add_constants_of_steps(source);

@@ -55,18 +55,20 @@ std::string with_entry_name(std::string_view text, std::string_view entry) {
 
 }  // namespace
 
-Result<EmittedKernel> emit(const KernelSpec& spec) {
+Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant) {
   if (auto ok = validate(spec); !ok) return tl::unexpected(ok.error());
+  if (variant == KernelVariant::stamped && spec.lse)
+    return fail(ErrorCode::invalid_argument, "stamps go where the LSE would: emit the kernel without it");
   const KernelLayout layout = layout_of(spec);
   EmittedKernel kernel{.spec = spec,
                        .source = header_comment(spec, layout),
                        .entry = kernel_name(spec),
                        .threads = layout.threads,
                        .shared_bytes = layout.shared_bytes};
-  KernelSource source{.spec = spec, .layout = layout};
+  KernelSource source{.spec = spec, .layout = layout, .variant = variant};
   for (const auto add_part : {add_constants, add_line, layout.family->add_modules, add_merge}) add_part(source);
   const std::string_view entry = layout.family->entry;
-  source.add(entry, with_entry_name(template_text(entry), kernel.entry));
+  source.add_text(with_entry_name(template_text(entry), kernel.entry));
   const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
   kernel.source += remove_unreached(shorten(resolve_branches(source.text, cuda_arch)));
   return kernel;

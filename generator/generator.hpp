@@ -1,6 +1,7 @@
 // generator.hpp -- KernelSpec -> CUDA source. Pure function of the spec; any thread; knows no driver and no database.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -19,8 +20,16 @@ struct EmittedKernel {
   int shared_bytes = 0;  ///< dynamic shared memory to launch with
 };
 
-/// Errors: those of validate(spec).
-Result<EmittedKernel> emit(const KernelSpec& spec);
+/// Kernels that show where the time of a launch goes are for measurements: their results are of no use.
+enum class KernelVariant : std::uint8_t {
+  whole,
+  unmerged,  ///< ends once its partials are stored. Output tiles that several CTAs share are not written, and the
+             ///< workspace is not left zeroed as the next launch expects it
+  stamped,   ///< writes clock stamps to args.lse (templates/stamps.cuh). The spec has no LSE
+};
+
+/// Errors: those of validate(spec); invalid_argument for stamps of a kernel with LSE.
+Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant = KernelVariant::whole);
 
 /// Content hash (XXH3-128, hex) over all templates and the generator's own version: provenance of results, and what
 /// makes winners stale. Lines that are empty or hold nothing but a comment do not count: no kernel depends on them.

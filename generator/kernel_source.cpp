@@ -11,11 +11,17 @@ namespace leanattn {
 inline namespace v1 {
 
 void KernelSource::add(std::initializer_list<std::string_view> modules) {
-  for (const std::string_view module : modules) add(module, template_text(module));
+  for (const std::string_view module : modules) add_text(template_text(module));
 }
 
-void KernelSource::add(std::string_view module, std::string_view changed_text) {
-  text += fmt::format("// ---- templates/{} ----\n{}\n", module, changed_text);
+void KernelSource::add_text(std::string_view changed_text) {
+  // What a module says of itself behind a line of dashes is for readers of all kernels.
+  std::size_t head = 0, told = std::string_view::npos;
+  while (changed_text.substr(head).starts_with("//")) {
+    if (changed_text.substr(head).starts_with("// ---\n")) told = std::min(told, head);
+    head = changed_text.find('\n', head) + 1;
+  }
+  text += fmt::format("//{}{}\n", changed_text.substr(0, std::min(told, head)), changed_text.substr(head));
 }
 
 void KernelSource::number(std::string_view name, int value, std::string_view why) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "generator/generator.hpp"
 #include "generator/kernel_layout.hpp"
 
 namespace leanattn {
@@ -23,12 +24,13 @@ enum class ConstantGroup : std::uint8_t { rows, warps, steps, copies };
 struct KernelSource {
   const KernelSpec& spec;
   const KernelLayout& layout;
+  KernelVariant variant;
   std::string text = {};
 
-  /// Modules of templates/, each below a line with its name.
+  /// Modules of templates/. What each says of itself begins with "////" and its name.
   void add(std::initializer_list<std::string_view> modules);
-  /// A module that went through a change of its text.
-  void add(std::string_view module, std::string_view changed_text);
+  /// The text of a module, which may have been changed.
+  void add_text(std::string_view changed_text);
 
   /// Constants, with what they are for.
   void number(std::string_view name, int value, std::string_view why);

@@ -28,6 +28,7 @@ void add_line(KernelSource& source) {
   if (features.append && !layout.appends_to_stage && row_format(features) == nullptr)
     source.add({"kv/append_elements.cuh", "kv/append_to_cache.cuh"});
   if (one_byte) source.add({"attend/value_unit.cuh"});
+  if (source.variant == KernelVariant::stamped) source.add({"stamps.cuh"});
   source.add({"bounded_wait.cuh"});
 }
 

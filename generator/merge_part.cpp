@@ -1,9 +1,6 @@
 // merge_part.cpp -- the modules and constants with which CTAs merge partials and write results.
 #include <fmt/format.h>
 
-#include <string>
-#include <utility>
-
 #include "generator/families/family.hpp"
 #include "generator/kernel_source.hpp"
 
@@ -18,18 +15,6 @@ int merge_columns(const KernelSpec& spec, const KernelLayout& layout) {
   return layout.has_large_partials && whole && layout.registers >= 200 ? 2 : 1;
 }
 
-/// The module merge/output.cuh for kernels of a group, in which its names are those of what sends columns.
-std::string with_own_names(std::string_view text) {
-  std::string out(text);
-  for (const auto& [name, own] : {std::pair<std::string_view, std::string_view>{"Output", "OwnOutput"},
-                                  {"write_output", "write_own_output"},
-                                  {"output_of", "own_output_of"}}) {
-    for (std::size_t at = out.find(name); at != std::string::npos; at = out.find(name, at + own.size()))
-      out.replace(at, name.size(), own);
-  }
-  return out;
-}
-
 }  // namespace
 
 int merge_batch(const KernelLayout& layout) { return layout.registers >= 112 ? 8 : 4; }
@@ -37,6 +22,7 @@ int merge_batch(const KernelLayout& layout) { return layout.registers >= 112 ? 8
 void add_merge_constants(KernelSource& source) {
   const KernelSpec& spec = source.spec;
   const KernelLayout& layout = source.layout;
+  source.flag("kMerges", source.variant != KernelVariant::unmerged, "CTAs that share an output tile merge partials");
   if (spec.fixup == FixUp::ticket) {
     source.constant("unsigned", "kMergeBatch", fmt::to_string(merge_batch(layout)),
                     "partials whose loads are in flight together, as registers allow");
@@ -54,15 +40,11 @@ void add_merge_constants(KernelSource& source) {
 void add_merge(KernelSource& source) {
   const KernelLayout& layout = source.layout;
   const bool group = in_group(source.spec.features), counts = layout.counts_partials;
-  source.add({"merge/partial.cuh"});
-  if (group) {
-    source.add("merge/output.cuh", with_own_names(template_text("merge/output.cuh")));
-  } else {
-    source.add({"merge/output.cuh"});
-  }
+  source.add({"merge/partial.cuh", "merge/output.cuh"});
   if (!layout.holds_results) source.add({"merge/states.cuh"});
   source.add({"merge/workspace.cuh", layout.keeps_partials_by_hint ? "merge/l2_hint.cuh" : "merge/l2_prefetch.cuh"});
   if (group) source.add({"merge/exchange.cuh", "merge/send_columns.cuh"});
+  source.add({"merge/destination.cuh"});
   if (layout.holds_results) {
     source.add({layout.family->result_columns, "merge/held_results.cuh",
                 layout.writes_rows ? "merge/write_rows.cuh" : "merge/write_columns.cuh"});

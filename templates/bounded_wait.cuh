@@ -1,11 +1,11 @@
-// bounded_wait.cuh -- how long a thread waits for another one, and what becomes of a launch that waits in vain. The
-// partial of another CTA never comes where the workspace was not all zero, where two launches used it at a time, or
+// bounded_wait.cuh -- how long a thread waits for another one. Once the bound has passed, it reports a fault to the
+// host and goes on without what it waited for, so that the kernel ends. Time is the sum of short naps, each of which
+// counts a millisecond at most, so that it hardly grows while the GPU runs another process, or a debugger holds this
+// one.
+// ---
+// The partial of another CTA never comes where the workspace was not all zero, where two launches used it at a time, or
 // where CTAs read different context lengths. A stage of the ring of load path "tensor" never comes, or is never free,
-// where the producer and its readers read different lengths. Then the thread reports a fault to the host and goes on
-// without what it waited for, so that the kernel ends. The next launch of the engine answers with an error.
-//
-// Time is the sum of short naps, each of which counts a millisecond at most. So it hardly grows while the GPU runs
-// another process, or a debugger holds this one.
+// where the producer and its readers read different lengths. The next launch of the engine answers with an error.
 
 constexpr u32 kQuickPolls = 1024;              // polls before the first nap: about a millisecond
 constexpr u32 kNapNs = 50000;                  // how long a nap should be

@@ -8,6 +8,7 @@ static_assert(kMergeBytes + kWarps * (kRingBytes + kQueryBytes) == kSharedBytes,
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
   if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
+  if constexpr (kStamped) stamp(args, kStarted);
   const int length = first_length(args);
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ u32 part_sums[kParts];
@@ -26,6 +27,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 #else
   if (!start_walk(args, length, part_sums, walk)) return;  // there are more CTAs than tile positions
 #endif
+  if constexpr (kStamped) stamp(args, kPlaced);
 
   if constexpr (kPdl) {
     if (holds_newest(walk.segment)) wait_for_previous_kernel();  // which may write the newest tokens
@@ -36,11 +38,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   };
   // The first loads stand outside the loop, because the compiler puts what it hoists out of the loop in front of it.
   if (kPrefetchSegments) issue_loads();
+  if constexpr (kStamped && kPrefetchSegments) stamp(args, kRequested);
 
   FixUp fix = {};
 #pragma unroll 1
   for (bool first = true;; first = false) {
     if (!kPrefetchSegments) issue_loads();
+    if constexpr (kStamped && !kPrefetchSegments) stamp(args, kRequested);
     if constexpr (kPdl) {
       if (first) wait_for_previous_kernel();  // which may write q
     }
@@ -59,6 +63,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 #pragma unroll 1
     for (int left = end - first_read(here.segment) - warp * kStepTokens; left > 0; left -= kRoundTokens)
       attend(args, here.segment, step_at(here.segment, end - left), kv, q, attention, lane);
+    if constexpr (kStamped) stamp(args, kStreamed);
     if (!whole) begin_fix_up(args, here, fix);
     reduce_sums(attention);
     const bool more = next_segment(args, walk);
@@ -68,9 +73,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     // registers.
     if (kPrefetchSegments && more) issue_loads();
     sync_workers();
+    if constexpr (kStamped) stamp(args, kGathered);
     finish_segment(args, here, whole, fix, buffer);
+    if constexpr (kStamped) stamp(args, kFinished);
     if (!more) break;
   }
   end_fix_up(args);
   if constexpr (kRanks > 1) receive_columns(args);
+  if constexpr (kStamped) stamp(args, kDone);
 }

@@ -1,7 +1,6 @@
 // decode_roles.cuh -- the kernel of the wgmma family whose warpgroups have roles: warps 0 .. 3 lead, warps 4 .. 7
 // follow (attend/wgmma_roles.cuh), and the warps behind them produce.
 
-static_assert(kHasRoles, "the ring counts the readers of a stage");
 static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
@@ -25,6 +24,7 @@ __cluster_dims__(kConvertingCtas)
         KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                     const __grid_constant__ LeanTensorMap v_map) {
   if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
+  if constexpr (kStamped) stamp(args, kStarted);
   const int length = first_length(args);
   __shared__ u32 part_sums[kParts];
   unsigned char* const shared =
@@ -50,10 +50,16 @@ __cluster_dims__(kConvertingCtas)
 
   Walk walk;
   const bool any = start_walk(args, length, part_sums, walk);
+  if constexpr (kStamped) {
+    if (any) stamp(args, kPlaced);
+  }
   if (warp >= kWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if constexpr (kGathers) sync_gatherers();
     if constexpr (kConvertingCtas > 1) wait_for_cluster();
+    if constexpr (kStamped) {
+      if (any) stamp(args, kRequested, kThreads);
+    }
     if (any && (kGathers || warp == kWarps)) produce(args, k_map, v_map, ring, walk);
     if constexpr (kConvertingCtas > 1) leave_cluster();
     return;
@@ -84,11 +90,17 @@ __cluster_dims__(kConvertingCtas)
       }
       follow(args, s, ring, weighed, operands, at, attention);
     }
+    if constexpr (kStamped) stamp(args, kStreamed);
     if (!whole) begin_fix_up(args, walk, fix);
     sync_workers();  // all are done with q, whose place write_results takes, and with the fix-up before
+    if constexpr (kStamped) stamp(args, kGathered);
     const bool complete = whole || completes_pair(args, fix, attention);
     finish_segment(args, walk, complete, fix, attention);
+    if constexpr (kStamped) stamp(args, kFinished);
   }
   end_fix_up(args);
   if constexpr (kConvertingCtas > 1) leave_cluster();
+  if constexpr (kStamped) {
+    if (any) stamp(args, kDone);  // a CTA without a range gets here, too
+  }
 }

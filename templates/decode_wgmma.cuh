@@ -1,8 +1,8 @@
-// decode_wgmma.cuh -- the kernel of the wgmma family. A producer streams KV through a ring: one warp, or the warps that
-// copy rows one by one. The warpgroups attend to its steps, merge their states, and write the result of a segment or
-// hand it to the fix-up. Warps 0 .. kWarps - 1 are the warpgroups, and those behind them the producer.
+// decode_wgmma.cuh -- the kernel. A producer streams KV through a ring. Warps 0 .. kWarps - 1 are the warpgroups:
+// they attend to its steps, merge their states, and write the result of a segment or hand it to the fix-up.
+// ---
+// The producer is one warp, or the warps that copy rows one by one, behind the warpgroups.
 
-static_assert(!kHasRoles, "the ring counts the readers of a stage");
 constexpr int kMergeBytes = kHoldsResults ? 0 : lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
 constexpr int kOperands = kColumnsAreSplit ? 1 : kWarpgroups;
 constexpr int kRingAndRowBytes = kStages * kStageBytes + kRowBufferBytes;
@@ -24,6 +24,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                 const __grid_constant__ LeanTensorMap v_map) {
   if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
+  if constexpr (kStamped) stamp(args, kStarted);
   const int length = first_length(args);
   __shared__ u32 part_sums[kParts];
   unsigned char* const shared =
@@ -44,9 +45,15 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
   if (!produces) init_fix_up();
   const bool any = start_walk(args, length, part_sums, walk);
+  if constexpr (kStamped) {
+    if (any) stamp(args, kPlaced);
+  }
   if (produces) {
     if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
     if constexpr (kGathers) sync_gatherers();
+    if constexpr (kStamped) {
+      if (any) stamp(args, kRequested, kThreads);
+    }
     if (any && (kGathers || threadIdx.x / 32 == kWarps)) produce(args, k_map, v_map, ring, walk);
     return;
   }
@@ -106,6 +113,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
       if (++turn == kWarpgroups) turn = 0;
       at.next();
     }
+    if constexpr (kStamped) stamp(args, kStreamed);
     if (!whole) begin_fix_up(args, here, fix);
     reduce_sums(attention, operands, warpgroup);
     more = next_segment(args, walk);
@@ -116,8 +124,11 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (more) fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
 #endif
     if (more) load_query(args, walk.segment, q);
+    if constexpr (kStamped) stamp(args, kGathered);
     finish_segment(args, here, whole, fix, results_of(buffer, attention));
+    if constexpr (kStamped) stamp(args, kFinished);
   }
   end_fix_up(args);
   if constexpr (kRanks > 1) receive_columns(args);
+  if constexpr (kStamped) stamp(args, kDone);
 }

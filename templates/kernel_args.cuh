@@ -1,5 +1,11 @@
-// kernel_args.cuh -- LeanDecodeArgs: the by-value argument block of every decode kernel; and LeanStatus, through which
-// kernels tell the host what went wrong. Host and device compile this file.
+// kernel_args.cuh -- LeanDecodeArgs: the argument block, by value; and LeanStatus, through which kernels tell the
+// host what went wrong.
+// ---
+// Host and device compile this file, for every decode kernel. The fields of LeanDecodeArgs stand in the order in which
+// a kernel first reads them. A kernel reads its arguments through the constant cache, and until the first KV request is
+// out every miss there delays the whole launch. On sm_90 the block begins at c[0x0][0x210], 16 bytes into a line of 64
+// bytes. So the first 48 bytes, up to k and v, lie in one line, which is all that a kernel needs to find its first
+// segment; what turns that into addresses is the next line.
 
 // What a kernel may find wrong (LeanStatus::fault): a partial of another CTA, or a stage of the ring, did not come
 // within the bound, or a ticket counter held more than there are contributors.
@@ -33,12 +39,8 @@ struct LeanGroup {
 constexpr int kLeanColumnBytes = 24, kLeanSignalBytes = 1280;
 static_assert(kLeanSignalBytes >= 2 * 8 * kLeanMostRanks && kLeanSignalBytes % 256 == 0, "slots begin with a line");
 
-// Strides count elements, not bytes. All pointers are device pointers; bases and strides are multiples of 16 bytes.
-//
-// The fields stand in the order in which a kernel first reads them. A kernel reads its arguments through the constant
-// cache, and until the first KV request is out every miss there delays the whole launch. On sm_90 the block begins at
-// c[0x0][0x210], 16 bytes into a line of 64 bytes. So the first 48 bytes, up to k and v, lie in one line, which is all
-// that a kernel needs to find its first segment; what turns that into addresses is the next line.
+// Strides count elements, not bytes. All pointers are device pointers; bases and strides are multiples of 16 bytes. The
+// fields stand in the order in which a kernel first reads them.
 struct LeanDecodeArgs {
   // What a CTA needs to find its range of the schedule, and the bases of the cache.
   const int* context_lengths;  // [batch], tokens in the cache; clamped to [0, context_capacity]
@@ -73,6 +75,9 @@ struct LeanDecodeArgs {
   long long o_stride_batch, o_stride_token, o_stride_head;
   float* lse;  // [batch, q_tokens, q_heads], natural log; read only by kernels emitted with LSE
 
+#if defined(LEAN_PLAIN)
+  long long of_features[25];  // what kernels with features read
+#else
   // Each read only by kernels emitted with its feature.
   const unsigned* tree_mask;  // [query tokens]: bit j is set if the token sees the request's query token j
   const float* alibi_slopes;  // [q_heads]
@@ -96,6 +101,7 @@ struct LeanDecodeArgs {
   long long selection_stride_batch, selection_stride_token, selection_stride_head;
   const int* request_lengths;  // what the host has in context_lengths
   int request_capacity;        // and in context_capacity
+#endif
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;

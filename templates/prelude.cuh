@@ -1,10 +1,10 @@
-// prelude.cuh -- the types and PTX instructions that everything else is written with. There are no headers, so that
-// NVRTC and nvcc compile the same text.
+// prelude.cuh -- the types and PTX instructions that everything else is written with, without headers.
 typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
 #define LEAN_DEVICE __device__ __forceinline__
+#define LEAN_UNROLL _Pragma("unroll")
 
 constexpr float kNegInf = __builtin_bit_cast(float, 0xff800000u);
 constexpr u32 kFullMask = 0xffffffffu;

@@ -1,6 +1,7 @@
-// shared_layout.cuh -- how many bytes the parts of a CTA's dynamic shared memory take, and the size of a partial
-// result. Host and device compile this file: the host launches with what it says, and the kernel's own types are
-// checked against it.
+// shared_layout.cuh -- how many bytes parts of shared memory and partials take. The host launches with what this file
+// says, and the kernel's own types are checked against it.
+// ---
+// Host and device compile it. A CTA's dynamic shared memory:
 //
 //   mma and vector families: | merge buffer | a ring of KV stages per warp | the queries of each warp, of wide heads |
 //   wgmma family:            | merge buffer | operands of each warpgroup | one ring of KV stages | rows | alignment |
@@ -45,9 +46,6 @@ LEAN_HD constexpr int lean_query_bytes(int rows, int head_dim) {
 }
 
 constexpr int kLeanAtomBytes = 1024;  // what the 128-byte swizzle repeats after, and so starts at multiples of
-
-// The most query rows of a latent cache that two warpgroups take without roles.
-constexpr int kLeanFewRows = 16;
 
 // A warpgroup's operands beside KV. With tokens on the 64 matrix rows: q, and, for each of the warpgroups that share
 // it, the weights of a step and each of the four warps' maxima and sums. With query rows on them: 64 rows of q.

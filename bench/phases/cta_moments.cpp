@@ -10,7 +10,7 @@ namespace leanattn {
 namespace {
 
 /// The GPU's timer when the first CTA of a launch started. It wraps around at 2^32.
-unsigned first_start(const Stamp* launch, std::size_t ctas) {
+unsigned first_start(const LeanStamp* launch, std::size_t ctas) {
   unsigned first = launch[0].timer;
   for (std::size_t cta = 1; cta < ctas; ++cta) {
     const unsigned timer = launch[cta * kMoments].timer;
@@ -21,16 +21,22 @@ unsigned first_start(const Stamp* launch, std::size_t ctas) {
 
 }  // namespace
 
-void CtaMoments::add(std::span<const Stamp> stamps, std::size_t launches) {
+std::string_view to_string(LeanMoment moment) {
+  constexpr std::array<std::string_view, kMoments> kNames = {"started",  "placed",   "requested", "streamed",
+                                                             "gathered", "finished", "done"};
+  return kNames[moment];
+}
+
+void CtaMoments::add(std::span<const LeanStamp> stamps, std::size_t launches) {
   const std::size_t ctas = stamps.size() / launches / kMoments;
   for (std::size_t i = 0; i < launches; ++i) {
-    const Stamp* const launch = &stamps[i * ctas * kMoments];
+    const LeanStamp* const launch = &stamps[i * ctas * kMoments];
     const unsigned begin = first_start(launch, ctas);
     for (std::size_t moment = 0; moment < kMoments; ++moment) {
       Times& times = times_[moment];
       std::vector<double> ns;
       for (std::size_t cta = 0; cta < ctas; ++cta) {
-        const Stamp& stamp = launch[cta * kMoments + moment];
+        const LeanStamp& stamp = launch[cta * kMoments + moment];
         if (stamp.clock == 0 && stamp.timer == 0) continue;  // this kernel or CTA does not have this moment
         ns.push_back(static_cast<double>(stamp.timer - begin));
         times.cycles.push_back(static_cast<double>(stamp.clock - launch[cta * kMoments].clock));
@@ -39,7 +45,7 @@ void CtaMoments::add(std::span<const Stamp> stamps, std::size_t launches) {
       times.earliest.push_back(*std::min_element(ns.begin(), ns.end()));
       times.middle.push_back(median(ns));
       times.latest.push_back(*std::max_element(ns.begin(), ns.end()));
-      if (static_cast<Moment>(moment) == Moment::gathered && ns.size() == ctas) gathered_ns_.push_back(std::move(ns));
+      if (moment == kGathered && ns.size() == ctas) gathered_ns_.push_back(std::move(ns));
     }
   }
 }
@@ -70,7 +76,7 @@ nlohmann::ordered_json CtaMoments::json() const {
   for (std::size_t moment = 0; moment < kMoments; ++moment) {
     const Times& times = times_[moment];
     if (times.middle.empty()) continue;
-    moments.push_back({{"moment", to_string(static_cast<Moment>(moment))},
+    moments.push_back({{"moment", to_string(static_cast<LeanMoment>(moment))},
                        {"cycles", median(times.cycles)},
                        {"earliest_ns", median(times.earliest)},
                        {"median_ns", median(times.middle)},

@@ -6,16 +6,19 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
-#include "tuner/measure/kernel_variants.hpp"
+#include "templates/stamps.cuh"
 
 namespace leanattn {
 
+std::string_view to_string(LeanMoment moment);
+
 class CtaMoments {
  public:
-  /// Takes the stamps of one replay of a graph of `launches` launches: Stamp[launch][CTA][kMoments].
-  void add(std::span<const Stamp> stamps, std::size_t launches);
+  /// Takes the stamps of one replay of a graph of `launches` launches: LeanStamp[launch][CTA][kMoments].
+  void add(std::span<const LeanStamp> stamps, std::size_t launches);
 
   /// How far the CTAs of a launch lie apart, as standard deviations in nanoseconds: what a CTA is late by in every
   /// launch, and the rest, which changes from launch to launch.

@@ -7,7 +7,6 @@
 #include "bench/phases/subject.hpp"
 #include "bench/phases/summary_json.hpp"
 #include "runtime/lookup/specs.hpp"
-#include "tuner/measure/kernel_variants.hpp"
 
 namespace leanattn {
 namespace {
@@ -38,7 +37,7 @@ Result<Json> cost_of(GpuBackend& backend, const Config& config, CubinCache* cubi
   auto whole = Subject::make(backend, config, emitted, cubins);
   if (!whole) return tl::unexpected(whole.error());
   if (auto ok = whole->require_correct(); !ok) return tl::unexpected(ok.error());
-  const auto stopped = Subject::make(backend, config, without_merging(*emitted), cubins);
+  const auto stopped = Subject::make(backend, config, emit(config.spec, KernelVariant::unmerged), cubins);
   if (!stopped) return tl::unexpected(stopped.error());
   const auto of_whole = whole->graph(), of_stopped = stopped->graph();
   if (!of_whole) return tl::unexpected(of_whole.error());

@@ -7,7 +7,6 @@
 #include "bench/phases/subject.hpp"
 #include "bench/phases/summary_json.hpp"
 #include "tuner/evaluate/bench.hpp"
-#include "tuner/measure/kernel_variants.hpp"
 
 namespace leanattn {
 namespace {
@@ -16,10 +15,10 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kStampedLaunches = 64;  // over which moments are taken, at least
 
-/// Device memory for Stamp[launches][grid][kMoments], zeroed.
+/// Device memory for LeanStamp[launches][grid][kMoments], zeroed.
 Result<DeviceBuffer> stamp_buffer(const GpuBackend& backend, std::int64_t grid) {
-  auto stamps =
-      DeviceBuffer::allocate(backend.rotation().launches * grid * kMoments * static_cast<std::int64_t>(sizeof(Stamp)));
+  auto stamps = DeviceBuffer::allocate(backend.rotation().launches * grid * kMoments *
+                                       static_cast<std::int64_t>(sizeof(LeanStamp)));
   if (!stamps) return stamps;
   if (auto ok = fill_bytes_async(stamps->data(), 0, stamps->bytes(), backend.stream().get()); !ok)
     return tl::unexpected(ok.error());
@@ -28,7 +27,7 @@ Result<DeviceBuffer> stamp_buffer(const GpuBackend& backend, std::int64_t grid) 
 
 /// Replays the graph of the stamped kernel and reads what it wrote.
 Result<CtaMoments> read_moments(const GpuBackend& backend, const TimedGraph& graph, const DeviceBuffer& stamps) {
-  std::vector<Stamp> host(static_cast<std::size_t>(stamps.bytes()) / sizeof(Stamp));
+  std::vector<LeanStamp> host(static_cast<std::size_t>(stamps.bytes()) / sizeof(LeanStamp));
   CtaMoments moments;
   for (int seen = 0; seen < kStampedLaunches; seen += graph.launches()) {
     // The stamps are those of the second replay, whose first launch follows another one, as all the others do.
@@ -58,16 +57,16 @@ Result<Json> launch_phases(const DeviceFacts& device, const DecodeProblem& probl
   auto whole = Subject::make(backend, config, emitted, cubins);
   if (!whole) return tl::unexpected(whole.error());
   if (auto ok = whole->require_correct(); !ok) return tl::unexpected(ok.error());
-  const auto stopped = Subject::make(backend, config, without_merging(*emitted), cubins);
+  const auto stopped = Subject::make(backend, config, emit(config.spec, KernelVariant::unmerged), cubins);
   if (!stopped) return tl::unexpected(stopped.error());
-  const auto stamped = Subject::make(backend, config, with_stamps(*emitted), cubins);
+  const auto stamped = Subject::make(backend, config, emit(config.spec, KernelVariant::stamped), cubins);
   if (!stamped) return tl::unexpected(stamped.error());
 
   const auto stamps = stamp_buffer(backend, config.grid);
   if (!stamps) return tl::unexpected(stamps.error());
   const auto of_whole = whole->graph(), of_stopped = stopped->graph();
   const auto of_stamped = stamped->graph([&](int launch, LeanDecodeArgs& args) {
-    args.lse = static_cast<float*>(stamps->at(launch * config.grid * kMoments * static_cast<int>(sizeof(Stamp))));
+    args.lse = static_cast<float*>(stamps->at(launch * config.grid * kMoments * static_cast<int>(sizeof(LeanStamp))));
   });
   for (const auto* graph : {&of_whole, &of_stopped, &of_stamped}) {
     if (!*graph) return tl::unexpected(graph->error());

@@ -1,6 +1,6 @@
 // main.cpp -- bench_phases: where the time of a launch goes on this GPU. It measures what merging across CTAs costs per
-// number of contributing CTAs, and when the CTAs of tuned launches reach each moment. Kernels are changed for it
-// (kernel_variants.hpp); unchanged ones are compared with the oracle first and timed beside them.
+// number of contributing CTAs, and when the CTAs of tuned launches reach each moment. Kernels are emitted for it as
+// variants (generator/generator.hpp); whole ones are compared with the oracle first and timed beside them.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tuner/measure/kernel_variants.hpp"
+#include "bench/phases/cta_moments.hpp"
 
 namespace leanattn {
 namespace {
@@ -61,7 +61,7 @@ std::string launch_row(const Json& row) {
   for (int moment = 1; moment < kMoments; ++moment) {
     std::string cell = " -";
     for (const Json& times : row.at("moments")) {
-      if (times.at("moment") == to_string(static_cast<Moment>(moment)))
+      if (times.at("moment") == to_string(static_cast<LeanMoment>(moment)))
         cell = fmt::format(" {:.2f}, {:.2f}, {:.2f}", times.at("earliest_ns").get<double>() / 1e3,
                            times.at("median_ns").get<double>() / 1e3, times.at("latest_ns").get<double>() / 1e3);
     }
@@ -84,7 +84,7 @@ std::string phases_markdown(const Json& document) {
       "with stamps |";
   std::string rule = "|---|--:|---|--:|--:|--:|--:|";
   for (int moment = 1; moment < kMoments; ++moment) {
-    text += fmt::format(" {} |", to_string(static_cast<Moment>(moment)));
+    text += fmt::format(" {} |", to_string(static_cast<LeanMoment>(moment)));
     rule += "---|";
   }
   text += " spread: in every launch, changing |\n" + rule + "---|\n";

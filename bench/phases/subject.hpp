@@ -11,8 +11,8 @@
 
 namespace leanattn {
 
-/// A kernel, emitted as it is or changed (kernel_variants.hpp), for the shape that the backend has begun. It has a
-/// workspace of its own, since what a changed kernel leaves behind must not meet an unchanged one.
+/// A kernel, whole or a variant (KernelVariant), for the shape that the backend has begun. It has a
+/// workspace of its own, since what a variant leaves behind must not meet a whole one.
 class Subject {
  public:
   /// `config` is the configuration that the kernel was emitted from. Errors: those of emitting, compiling and loading.

@@ -98,7 +98,7 @@ void add_producer(KernelSource& source, const std::string& instructions) {
   const bool selects = has_selection(spec.features), paged = spec.features.page_size > 0;
   source.add({"line/shared_walk.cuh", "attend/wgmma.cuh"});
   source.text +=
-      "// ---- this kernel's matrix instructions ----\n"
+      "//// this kernel's matrix instructions\n"
       "// D[64 x N] = A[64 x 16] B[16 x N], added to D if `accumulate` (PTX ISA, \"wgmma.mma_async\"). d: a thread's "
       "share of\n"
       "// each eight columns. b, and a of wgmma_shared, describe operands in shared memory; a of wgmma_registers is a\n"
@@ -136,6 +136,9 @@ void add_constants_of_warpgroups(KernelSource& source, ConstantGroup group) {
       source.number("kStageParts", layout.stage_parts, "parts of a step that arrive one after the other");
       source.number("kStages", spec.stages, "ring depth");
       source.number("kCtasPerSm", spec.ctas_per_sm, "occupancy the register allocation must allow");
+      source.flag("kColumnsAreSplit", layout.family == &kWgmmaTokens && spec.features.latent && spec.warps == 8,
+                  "two warpgroups take every step, and each has half of O's columns");
+      source.flag("kHasRoles", layout.family == &kWgmmaRoles, "they do, and one makes the weights for both");
       break;
     case ConstantGroup::copies:
       source.number("kConvertingCtas", layout.converting_ctas, "CTAs of a cluster that share this work");

@@ -10,6 +10,7 @@ namespace leanattn {
 inline namespace v1 {
 
 inline constexpr int kMatrixRows = 64;  // of a warpgroup's matrix instruction
+inline constexpr int kFewRows = 16;     // the most query rows of a latent cache that two warpgroups take without roles
 
 /// What the search combines. Which of the families a spec is of follows from the problem and the warps.
 inline constexpr int kTensorWarps[] = {4, 8}, kTensorWarpTokens[] = {16, 32}, kTensorStages[] = {1, 2, 3, 4, 6, 8},

@@ -14,7 +14,7 @@ namespace {
 namespace wgmma_roles {
 
 bool takes(const KernelSpec& spec) {
-  return spec.features.latent && spec.warps == 8 && query_rows(spec.features, spec.group) > kLeanFewRows;
+  return spec.features.latent && spec.warps == 8 && query_rows(spec.features, spec.group) > kFewRows;
 }
 
 Result<void> supports(const KernelSpec& spec) {

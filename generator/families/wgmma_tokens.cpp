@@ -36,7 +36,7 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
 
 /// The queries stay in shared memory, and the warpgroup's threads share the accumulators.
 int most_rows(const KernelSpec& spec) {
-  return splits_columns(spec) || value_dim(spec) > 256 ? kLeanFewRows : 2 * kLeanFewRows;
+  return splits_columns(spec) || value_dim(spec) > 256 ? kFewRows : 2 * kFewRows;
 }
 
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {

@@ -17,13 +17,13 @@ inline namespace v1 {
 /// now unconditional go too.
 std::string resolve_branches(std::string_view source, int cuda_arch);
 
-/// Takes out the calls of functions of namespace scope that do nothing (`LEAN_DEVICE void f(...) {}`), and puts a
-/// function whose body is one short statement on one line. To be called after resolve_branches, which leaves such
-/// functions.
+/// Takes out the calls of functions of namespace scope that do nothing (`LEAN_DEVICE void f(...) {}`), and puts on one
+/// line a function whose body is one short statement, and `#pragma unroll` with its loop, as LEAN_UNROLL. To be called
+/// after resolve_branches, which leaves such functions.
 std::string shorten(std::string_view source);
 
 /// Removes the declarations of namespace scope that no `extern "C"` function reaches, with the comments right above
-/// them, and the modules of which nothing is left. A module begins with a comment line that starts with "// ---- ".
+/// them, and the modules of which nothing is left. A module begins with a comment line that starts with "////".
 std::string remove_unreached(std::string_view source);
 
 }  // namespace v1

@@ -121,7 +121,7 @@ std::vector<Item> items_of(std::string_view text) {
     std::size_t code = at;
     while (code < text.size() && (text[code] == '\n' || text.substr(code).starts_with("//"))) {
       const bool blank = text[code] == '\n';
-      if (text.substr(code).starts_with("// ---- ")) item.opens_module = true;
+      if (text.substr(code).starts_with("////")) item.opens_module = true;
       code = std::min(line_end(text, code) + 1, text.size());
       if (blank && item.opens_module) break;
     }
@@ -187,13 +187,20 @@ std::string remove_unreached(std::string_view source) {
   std::string_view module;  // what introduces it, until something of it is kept
   for (const prune::Item& item : items) {
     if (item.opens_module) {
-      module = item.text;
+      module = item.text.substr(item.text.find('/'), item.text.find_last_not_of('\n') + 1 - item.text.find('/'));
       continue;
     }
     if (!item.kept) continue;
-    out.append(std::exchange(module, {}));
-    // What is left out leaves no second blank line.
-    out.append(item.text.substr(out.ends_with("\n\n") ? item.text.find_first_not_of('\n') : 0));
+    const std::string_view text = item.text.substr(item.text.find_first_not_of('\n'));
+    // A blank line parts what introduces a module from a comment; what is left out leaves no second blank line.
+    if (!module.empty()) {
+      if (!out.empty()) out.push_back('\n');
+      out.append(std::exchange(module, {})).push_back('\n');
+      if (text.starts_with("//")) out.push_back('\n');
+    } else if (text.size() < item.text.size() && !out.ends_with("\n\n")) {
+      out.push_back('\n');
+    }
+    out.append(text);
   }
   return out;
 }

@@ -1,4 +1,5 @@
-// shorten.cpp -- takes out calls of functions that do nothing, and puts short functions on one line.
+// shorten.cpp -- takes out calls of functions that do nothing, and puts short functions and pragmas of loops on one
+// line.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -12,8 +13,17 @@ std::string shorten(std::string_view source) {
   constexpr std::size_t kWidth = 120;
   std::vector<std::string> lines;
   const auto indent = [](std::string_view line) { return std::min(line.find_first_not_of(' '), line.size()); };
-  for (std::size_t at = 0; at < source.size(); at = prune::line_end(source, at) + 1)
-    lines.emplace_back(source.substr(at, prune::line_end(source, at) - at));
+  bool unrolls = false;  // the line before is a pragma, which goes into the loop's own line
+  for (std::size_t at = 0; at < source.size(); at = prune::line_end(source, at) + 1) {
+    std::string line(source.substr(at, prune::line_end(source, at) - at));
+    constexpr std::string_view kPragma = "#pragma unroll", kMacro = "LEAN_UNROLL ";
+    if (unrolls && line.size() + kMacro.size() <= kWidth) {
+      lines.back() = line.insert(indent(line), kMacro);
+    } else {
+      lines.push_back(std::move(line));
+    }
+    unrolls = lines.back() == kPragma;
+  }
 
   // A line that opens a function, the line of its only statement, if any, and the line that closes it.
   std::vector<std::string> joined;

@@ -1,5 +1,6 @@
-// attend/bf16.cuh -- bf16 elements: packing, and the matrix instruction with fp32 accumulation (PTX ISA,
-// "mma.m16n8k16").
+// attend/bf16.cuh -- bf16 elements.
+// ---
+// Packing, and the matrix instruction with fp32 accumulation (PTX ISA, "mma.m16n8k16").
 struct Bf16 {
   // lo goes to bits 0 to 15 and hi to bits 16 to 31, each rounded to nearest even.
   LEAN_DEVICE static u32 pack(float lo, float hi) {

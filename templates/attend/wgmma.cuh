@@ -1,7 +1,8 @@
-// attend/wgmma.cuh -- what goes with warpgroup matrix instructions (PTX ISA, "wgmma.mma_async", sm_90a). Their shape is
-// m64nNk16 with fp32 accumulation: of columns 8 * tile ... 8 * tile + 7, warp w and lane (g, c) of the warpgroup hold
-// rows 16 w + g and 16 w + g + 8, columns 2c and 2c + 1. The instructions themselves,
-// whose text names N / 2 results, stand behind this module.
+// attend/wgmma.cuh -- warpgroup matrix instructions (PTX ISA, "wgmma.mma_async", sm_90a), m64nNk16 with fp32
+// accumulation: of columns 8 * tile ... 8 * tile + 7, warp w and lane (g, c) hold rows 16 w + g and 16 w + g + 8,
+// columns 2c and 2c + 1. The instructions themselves stand behind this module.
+// ---
+// The generator writes them, because their text names N / 2 results.
 
 extern __shared__ unsigned char dynamic_shared[];
 
@@ -9,10 +10,6 @@ constexpr int kWarpgroups = kWarps / 4;
 // Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
 // turn.
 constexpr bool kRowsAreSplit = kRows > 64;
-// Where two warpgroups attend to a latent cache, each has half of O's columns. With few query rows both compute all
-// scores. With many, one of them makes the weights of each step for both.
-constexpr bool kColumnsAreSplit = kLatent && kWarps == 8 && kQueryRows <= kLeanFewRows,
-               kHasRoles = kLatent && kWarps == 8 && kQueryRows > kLeanFewRows;
 constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;
 constexpr int kStageReaders = kAllTakeSteps ? kWarps : 4;  // the warps that say when a stage, or a part of it, is free
 

@@ -1,5 +1,5 @@
-// kv/page_table.cuh -- what the page table says of a token. A number that is no page of the pool, below 0 or pool_pages
-// and above, is a hole: nobody sees its tokens, as if they were masked, and nothing is read or written there.
+// kv/page_table.cuh -- what the page table says of a token. A number that is no page of the pool is a hole: nobody
+// sees its tokens, as if they were masked, and nothing is read or written there.
 
 LEAN_DEVICE int page_of(const LeanDecodeArgs& args, const Segment& s, int token) {
   constexpr int kPage = kPageSize > 0 ? kPageSize : 1;

@@ -1,7 +1,8 @@
-// kv/produce_paged.cuh -- the producer of load path "tensor" for a paged cache. A step is made of runs of kPageRun
-// tokens, which never cross a page. Each run of a panel is a copy of its own; where a step is one run, a copy takes all
-// panels of a part. Lane l holds the page of run l of the next 32 runs, so that one coalesced read of the page table
-// serves many steps. The pages of the 32 runs after those are requested one such read ahead.
+// kv/produce_paged.cuh -- the producer for a paged cache. A step is made of runs of kPageRun tokens, which never
+// cross a page; each run of a panel is a copy of its own. Lane l holds the page of run l of the next 32 runs, so that
+// one coalesced read of the page table serves many steps. The next 32 are requested one such read ahead.
+// ---
+// Where a step is one run, a copy takes all panels of a part.
 
 constexpr int kStepRuns = kStepTokens / kPageRun;
 constexpr int kPageSteps = 32 / kStepRuns;    // steps whose pages the warp holds

@@ -1,11 +1,10 @@
 // kv/tensor.cuh -- load path "tensor": one producer warp moves whole steps by tensor copies (PTX ISA,
-// "cp.async.bulk.tensor") into a ring that all warpgroups share. They are 128-byte swizzled, as the matrix unit reads
-// them. Where rows are gathered, several warps copy them to the same places. The producer walks the line by itself, so
-// that the stream does not pause at the end of a segment.
-//
-// A stage holds K, then V, as panels of [kStepTokens][64 dims]. With kLatent V is the first panels of K. A stage may
-// have two parts, the panels of the first half of V and all others, each with barriers of its own. Both tensor
-// maps have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the tokens of a page, and
+// "cp.async.bulk.tensor") into a ring that all warpgroups share. A stage holds K, then V, as 128-byte swizzled panels
+// of [kStepTokens][64 dims]. The producer walks the line by itself, so that the stream does not pause between segments.
+// ---
+// Where rows are gathered, several warps copy them to the same places. With kLatent V is the first panels of K. A stage
+// may have two parts, the panels of the first half of V and all others, each with barriers of its own. Both tensor maps
+// have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the tokens of a page, and
 // pages in place of requests. Tokens past the capacity arrive as zeros, those between context and capacity as whatever
 // memory holds.
 

@@ -1,7 +1,6 @@
-// line/shared_walk.cuh -- one walk for all workers of a CTA. Matrix instructions need all warps of a warpgroup, and
-// barriers all workers. So these must take the same segments, even where a caller changes lengths while the kernel
-// runs, which is not allowed. One thread says which segment it has found, and all take that.
-//
+// line/shared_walk.cuh -- one walk for all workers of a CTA. Matrix instructions and barriers need them all, so they
+// must take the same segments, even where a caller changes lengths under way: one thread says which it has found.
+// ---
 // Kernels with roles share every segment. The others share the first one alone. Their warps find it at different times,
 // from lengths that are not in L1 yet; later reads usually hit L1. Sharing later segments, too, costs registers, which
 // made many short requests 2 to 3 % slower.

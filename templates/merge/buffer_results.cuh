@@ -20,7 +20,7 @@ LEAN_DEVICE void write_results(const LeanDecodeArgs& args, const Segment& segmen
   for_each_column([&](int column) {
     float4 o;
     const RowState state = merge_states(results, column, args.scale_log2, o);
-    write_output(args, output_of(args, segment, column), state, o);
+    write_output(args, destination_of(args, segment, column), state, o);
   });
 }
 

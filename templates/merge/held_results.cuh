@@ -1,5 +1,4 @@
-// merge/held_results.cuh -- the results of a segment are complete in the registers of the warps that attended to it, in
-// columns as a lane holds them.
+// merge/held_results.cuh -- a segment's results are complete in the registers of the warps that attended to it.
 
 typedef Attention Results;
 struct MergeBuffer {};

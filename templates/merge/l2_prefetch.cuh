@@ -1,8 +1,10 @@
-// merge/l2_prefetch.cuh -- how small partials stay in L2. Between launches other kernels push the workspace out of it.
-// A contributor that looks for a partial would then wait for DRAM, behind KV. So each CTA asks for its partial's lines
-// while its first KV is on its way, unless it stores many partials, as in batch-invariant kernels. The lines stay ahead
-// of others in L2 after the launch, too: 1.6 MB for 132 CTAs with 16 query rows of 128 columns. A CTA that has
-// stored its partial cannot let go of it, because the one that merges it may come much later.
+// merge/l2_prefetch.cuh -- how small partials stay in L2, out of which other kernels push the workspace: each CTA
+// asks for its partial's lines while its first KV is on its way. Who looks for them would otherwise wait for DRAM,
+// behind KV.
+// ---
+// Kernels that store many partials, as batch-invariant ones do, do not ask. The lines stay ahead of others in L2 after
+// the launch, too: 1.6 MB for 132 CTAs with 16 query rows of 128 columns. A CTA that has stored its partial cannot let
+// go of it, because the one that merges it may come much later.
 
 // Stores a column at `to` and, if it `writes_state`, the state at `state_to`.
 LEAN_DEVICE void store_column(float* to, const float4& o, float* state_to, bool writes_state, const RowState& state) {

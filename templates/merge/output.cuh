@@ -1,8 +1,6 @@
-// merge/output.cuh -- where a finished column goes, and how it is written. In kernels of a group a column goes to the
-// rank that writes it (merge/send_columns.cuh). The generator then gives the names here an "own" in front, under which
-// merge/receive_columns.cuh uses them.
+// merge/output.cuh -- where a finished column belongs in O, and how it is written there.
 
-// Where a column of a segment's result goes.
+// Where a column of a segment's result belongs.
 struct Output {
   char* o;            // first_dim of the column; the second pair of dims lies kSecondPair further
   float* lse;         // of the row; null unless this column is the one that writes it

@@ -1,7 +1,6 @@
 // merge/partial.cuh -- partial results: O before its division by the row sum, the row maximum (of raw scores) and the
-// row sum. Softmax re-scaling is associative (LeanAttention, section 3), so pieces of any size merge exactly, in any
-// order. A thread handles four values of a row of O at a time, a column. O stays in the order in which the lanes hold
-// it (first_dim and kSecondPair of the attend modules) until it is written.
+// row sum. Pieces of any size merge exactly, in any order (LeanAttention, section 3). A thread handles four values of a
+// row of O at a time, a column, whose values stay in the order of the lanes (first_dim, kSecondPair) until written.
 
 constexpr int kRowColumns = kValueDim / 4;     // columns of a row
 constexpr int kColumns = kRows * kRowColumns;  // of a partial

@@ -1,5 +1,5 @@
-// merge/receive_columns.cuh -- the end of a group's launch: a rank merges what all ranks have sent of the rows that it
-// writes. Every CTA takes an equal share of the columns once its own range is done, so that the stream of KV never
+// merge/receive_columns.cuh -- the end of a group's launch: a rank merges what all ranks have sent of the rows that
+// it writes. Every CTA takes an equal share of the columns once its own range is done, so that the stream of KV never
 // waits for another rank. Ranks are added up in their order, so results repeat bit for bit.
 //
 // CTAs wait here for those of other ranks, which send before they wait. So all CTAs of a launch must be resident.
@@ -26,7 +26,7 @@ LEAN_DEVICE void await_signals(const LeanDecodeArgs& args) {
 }
 
 // Merges column `column` of the rank's slots and writes it, if `wanted`.
-LEAN_DEVICE void receive_column(const LeanDecodeArgs& args, u32 column, bool wanted, const OwnOutput& output) {
+LEAN_DEVICE void receive_column(const LeanDecodeArgs& args, u32 column, bool wanted, const Output& output) {
   const Exchange& e = exchange();
   RowState state = {kNegInf, 0.0f};
   float4 o = make_float4(0, 0, 0, 0);
@@ -77,7 +77,7 @@ LEAN_DEVICE void receive_column(const LeanDecodeArgs& args, u32 column, bool wan
     }
     begin += kRankBatch;
   } while (begin < kRanks);
-  if (wanted) write_own_output(args, output, state, o);
+  if (wanted) write_output(args, output, state, o);
 }
 
 // To be called by all threads that hold results, after the last column of this CTA was delivered.
@@ -97,7 +97,7 @@ LEAN_DEVICE void receive_columns(const LeanDecodeArgs& args) {
     s.kv_head = (int)(first_kv_head + of_kv_head - request * kv_heads);
     s.row_block = (int)(row / kRows);
     s.query = query_tokens(args.q_offsets, s.request);
-    const OwnOutput output = own_output_of(args, s, column_at((int)(row % kRows), (int)(column % kRowColumns)));
+    const Output output = output_of(args, s, column_at((int)(row % kRows), (int)(column % kRowColumns)));
     const bool wanted =
         first + lane < total && output.valid && (kReplicateOutput || owner_of_head(args, output.head) == rank);
     receive_column(args, column, wanted, output);

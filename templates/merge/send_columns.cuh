@@ -2,13 +2,13 @@
 // the output. Of a request and KV head a slot has the columns of all query rows, row by row, however the kernel divides
 // the rows into output tiles.
 
-struct Output {
+struct Sending {
   u32 column;  // of the slot
   u32 owner;   // the rank that writes it
   bool valid;  // whether the row exists
 };
 
-LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int column) {
+LEAN_DEVICE Sending sending_of(const LeanDecodeArgs& args, const Segment& s, int column) {
   const int row_of_tile = column_row(column);
   const Row row = row_of(s.query, s.row_block, row_of_tile);
   const u32 owner = owner_of_head(args, s.kv_head * kGroup + row.head), kv_heads = kv_heads_of_rank(args),
@@ -18,7 +18,7 @@ LEAN_DEVICE Output output_of(const LeanDecodeArgs& args, const Segment& s, int c
           row.valid};
 }
 
-LEAN_DEVICE void write_output(const LeanDecodeArgs& args, const Output& to, const RowState& state, const float4& o) {
+LEAN_DEVICE void write_output(const LeanDecodeArgs& args, const Sending& to, const RowState& state, const float4& o) {
   if (!to.valid) return;
   const Exchange& e = exchange();
   if constexpr (kReplicateOutput) {

@@ -100,7 +100,7 @@ LEAN_DEVICE void reduce_wide_strip(const LeanDecodeArgs& args, const Contributor
 #pragma unroll
     for (int n = 0; n < kTogether; n++) {
       const u32 column = part.column + (u32)n * kThreads;
-      if (column < end) write_output(args, output_of(args, segment, (int)column), state[n], o[n]);
+      if (column < end) write_output(args, destination_of(args, segment, (int)column), state[n], o[n]);
     }
   }
 }
@@ -140,7 +140,7 @@ LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c,
     if (team > 1) {
       meeting.o[warp][lane] = o, meeting.state[warp][lane] = state;
     } else if (lane < width && part.column < end) {
-      write_output(args, output_of(args, segment, (int)part.column), state, o);
+      write_output(args, destination_of(args, segment, (int)part.column), state, o);
     }
   }
   if (team == 1) return;
@@ -159,7 +159,7 @@ LEAN_DEVICE void reduce_share(const LeanDecodeArgs& args, const Contributors& c,
       state.sum += stat.sum;
       add_scaled(o, out, 1.0f);
     }
-    write_output(args, output_of(args, segment, (int)column), state, o);
+    write_output(args, destination_of(args, segment, (int)column), state, o);
   }
   sync_workers();  // another share may follow
 }

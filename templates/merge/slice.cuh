@@ -23,7 +23,7 @@ LEAN_DEVICE void reduce_slice(const LeanDecodeArgs& args, const Contributors& c,
     if (c.mine + k * c.count >= (u32)kColumns) return;  // the warp's first column: the same for all lanes
     const u32 column = c.mine + (k + (lane >> lane_bits)) * c.count;
     const u32 count = column < (u32)kColumns ? c.count : 0;
-    const Output output = output_of(args, segment, (int)column);
+    const auto output = destination_of(args, segment, (int)column);
     RowState state = {kNegInf, 0.0f};
     float4 o = make_float4(0, 0, 0, 0);
     u32 begin = 0;

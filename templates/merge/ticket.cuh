@@ -1,11 +1,9 @@
 // merge/ticket.cuh -- fix-up "ticket": each contributor to an output tile draws a ticket, and the one that draws the
-// last merges. Nobody waits for a CTA that has not started. Above kFlat contributors this is done in two phases: the
-// last of each group of neighbours merges its group, then the last of the groups merges the groups. Sums are taken in
-// context order whoever takes them, so results repeat bit for bit for a given (lengths, grid).
-//
-// A ticket orders nothing, because partials announce themselves (merge/workspace.cuh). So it is drawn before the warps
-// are merged, which hides its round trip. Tickets are atomic increments that wrap back to zero by themselves (CUDA C++,
-// "atomicInc").
+// last merges. Nobody waits for a CTA that has not started. Above kFlat contributors there are two phases: the last of
+// each group of neighbours merges its group, then the last of the groups merges these. A ticket orders nothing, because
+// partials announce themselves. So it is drawn before the warps are merged, which hides its round trip.
+// ---
+// Sums are taken in context order whoever takes them, so results repeat bit for bit for a given (lengths, grid).
 
 constexpr u32 kFlat = 16;     // most contributors merged in one phase
 constexpr u32 kMinWidth = 8;  // fewest contributors of a group
@@ -17,6 +15,7 @@ struct FixUp {
   u32 ticket;          // thread 0's
 };
 
+// Behind the last ticket the counter wraps back to zero by itself (CUDA C++, "atomicInc").
 LEAN_DEVICE u32 draw_ticket(u32* counter, u32 count) { return atomicInc(counter, count - 1); }
 
 // Whether this CTA has drawn the last of `count` tickets. A ticket beyond them comes from a counter that was not zero
@@ -38,8 +37,9 @@ LEAN_DEVICE u32 share_ticket(u32 ticket) {
 
 // The counters of the output tiles lie behind one counter for each slot.
 LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
-  return args.tickets + (kBatchInvariant ? args.slots : gridDim.x) +
-         ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
+  u32 slots = gridDim.x;
+  if constexpr (kBatchInvariant) slots = args.slots;
+  return args.tickets + slots + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
 }
 
 // Groups borrow the counter and partial 1 of the second, third, ... contributor's slot. These CTAs need neither,
@@ -159,6 +159,7 @@ LEAN_DEVICE void merge_all(const LeanDecodeArgs& args, const Pieces& pieces, Bod
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_own_partial(args, f.c, results);
+  if constexpr (!kMerges) return;
   if (!is_last(args, share_ticket<0>(f.ticket), f.members)) return;
   const u32 first = f.c.first_slot + f.group * f.width;
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
@@ -173,7 +174,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
     pieces.count = f.groups;
   }
   merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
-    write_output(args, output_of(args, walk.segment, column), state, o);
+    write_output(args, destination_of(args, walk.segment, column), state, o);
   });
 }
 

@@ -1,6 +1,6 @@
-// merge/token_columns.cuh -- the columns that a thread holds where dims sit on the matrix rows and a warpgroup has
-// attended to all steps. The results of two neighbouring rows lie in a lane's registers, each for every second dim of
-// what two lanes hold. So the two lanes trade, and the one with the even g has the first row.
+// merge/token_columns.cuh -- the columns that a thread holds where dims sit on the matrix rows. The results of two
+// neighbouring rows lie in a lane's registers, each for every second dim of what two lanes hold. So the two lanes
+// trade, and the one with the even g has the first row.
 
 // The row of the first of them. The compiler must not know it, lest it keep the addresses of all columns from segment
 // to segment.

@@ -1,5 +1,5 @@
-// merge/wait.cuh -- fix-up "wait": contributors store their partials, wait for each other's, and each reduce a slice of
-// the columns. The paper's host block (LeanAttention, algorithm 2) waits and reduces alone. Spread over all
+// merge/wait.cuh -- fix-up "wait": contributors store their partials, wait for each other's, and each reduce a slice
+// of the columns. The paper's host block (LeanAttention, algorithm 2) waits and reduces alone. Spread over all
 // contributors, a reduction of any width takes one hop through L2. This is correct only on a co-resident grid
 // (cooperative launch). Sums are taken in a fixed order, so results repeat bit for bit.
 //
@@ -17,6 +17,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
 }
 
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
+  if constexpr (!kMerges) return;
   sync_workers();
   u32 turn = threadIdx.x / 32;
 #pragma unroll 1

@@ -43,6 +43,7 @@ LEAN_DEVICE void absorb_partial(const LeanDecodeArgs& args, float* partial, Atte
 // Whether this CTA is the first of a pair. Then the other one's partial is added to its results, and the
 // output tile is whole. To be called by all workers.
 LEAN_DEVICE bool completes_pair(const LeanDecodeArgs& args, const FixUp& f, Attention& a) {
+  if constexpr (!kMerges) return false;
   if (f.c.count != 2 || f.c.mine != 0) return false;
   await_partials(args, f.c, 1);
   float* const other = partial_at(args, f.c.first_slot + 1, 0);
@@ -56,11 +57,12 @@ LEAN_DEVICE bool completes_pair(const LeanDecodeArgs& args, const FixUp& f, Atte
 
 LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f, const Results& results) {
   store_row_partial(args, f.c, results);
-  count_partial(args, f.c);
+  if constexpr (kMerges) count_partial(args, f.c);  // a count that nobody waits for would stay
   if (threadIdx.x == 0 && f.c.count != 2) shared_tiles()[f.c.mine == 0 ? 1 : 0] = {f.c, walk.segment};
 }
 
 LEAN_DEVICE void end_fix_up(const LeanDecodeArgs& args) {
+  if constexpr (!kMerges) return;
   sync_workers();
 #pragma unroll 1
   for (int which = 0; which < 2; which++) {

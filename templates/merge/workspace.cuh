@@ -1,15 +1,12 @@
-// merge/workspace.cuh -- partials in the workspace: one CTA stores them and another reads them through L2, never by the
-// non-coherent path.
-//
-// Unless they are counted (merge/counted_partials.cuh), partials announce themselves. The workspace is all zero between
-// launches. A stored column of O and its (max, sum) both begin with a word that is not zero, since 0.0 is stored as
-// -0.0, and each is written and read as a unit (PTX ISA, memory consistency model: scalars of 64 and 128 bits are
-// single-copy atomic). So a reader sees from the data itself whether it has arrived, without a flag, and the writer
-// needs no fence. The reader puts the zeros back.
+// merge/workspace.cuh -- partials in the workspace, through which CTAs exchange them by way of L2. They announce
+// themselves: the workspace is all zero between launches, and a column of O and its (max, sum) are stored as units
+// whose first word is not zero, because 0.0 becomes -0.0 (PTX ISA, memory consistency model: scalars of 64 and 128 bits
+// are single-copy atomic). So there is neither flag nor fence. The reader puts the zeros back.
+// ---
+// Large partials are counted instead (merge/counted_partials.cuh).
 
-// The contributors to an output tile, in context order, have neighbouring slots of the workspace. A slot is a CTA's. In
-// a batch-invariant kernel, where nothing may depend on where ranges end, every LeanTile is a contribution of its own
-// and a slot is a tile position.
+// The contributors to an output tile, in context order, have neighbouring slots of the workspace. A slot is a CTA's, or
+// in a batch-invariant kernel, where every LeanTile is a contribution of its own, a tile position.
 struct Contributors {
   u32 first_slot;
   u32 count;
@@ -51,9 +48,8 @@ LEAN_DEVICE float present(float x) { return x == 0.0f ? -0.0f : x; }
 LEAN_DEVICE bool arrived(const RowState& state, const float4& o) {
   return __float_as_uint(state.max) != 0 && __float_as_uint(o.x) != 0;
 }
-// Takes NaN for a column that did not arrive within the bound (bounded_wait.cuh). It counts as arrived, so that the
-// loop that polls ends by the one condition that it has; with a second one, or NaN only for what is missing, some
-// kernels spill.
+// Takes NaN for a column that did not arrive within the bound. It counts as arrived, so that the loop that polls ends
+// by the one condition that it has: with a second one, or NaN only for what is missing, some kernels spill.
 LEAN_DEVICE void give_up(bool wanted, RowState& state, float4& o) {
   if (wanted) state.max = o.x = __uint_as_float(0x7fffffffu);
 }

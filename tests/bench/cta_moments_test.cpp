@@ -8,12 +8,13 @@
 namespace leanattn {
 namespace {
 
-/// Stamp[launches][ctas][kMoments] with nothing in it.
-std::vector<Stamp> no_stamps(std::size_t launches, std::size_t ctas) {
-  return std::vector<Stamp>(launches * ctas * kMoments, Stamp{0, 0});
+/// LeanStamp[launches][ctas][kMoments] with nothing in it.
+std::vector<LeanStamp> no_stamps(std::size_t launches, std::size_t ctas) {
+  return std::vector<LeanStamp>(launches * ctas * kMoments, LeanStamp{0, 0});
 }
 
-Stamp& stamp_of(std::vector<Stamp>& stamps, std::size_t ctas, std::size_t launch, std::size_t cta, Moment moment) {
+LeanStamp& stamp_of(std::vector<LeanStamp>& stamps, std::size_t ctas, std::size_t launch, std::size_t cta,
+                    LeanMoment moment) {
   return stamps[(launch * ctas + cta) * kMoments + static_cast<std::size_t>(moment)];
 }
 
@@ -21,8 +22,8 @@ TEST(CtaMoments, AreCountedFromTheFirstStartOfTheLaunchAcrossAWrapOfTheTimer) {
   auto stamps = no_stamps(1, 3);
   const unsigned starts[] = {0xffffff00u, 0xfffffff0u, 16};  // the second CTA starts 240 ns late, the third one 272 ns
   for (std::size_t cta = 0; cta < 3; ++cta) {
-    stamp_of(stamps, 3, 0, cta, Moment::started) = {7, starts[cta]};
-    stamp_of(stamps, 3, 0, cta, Moment::done) = {107, starts[cta] + 1000};
+    stamp_of(stamps, 3, 0, cta, kStarted) = {7, starts[cta]};
+    stamp_of(stamps, 3, 0, cta, kDone) = {107, starts[cta] + 1000};
   }
   CtaMoments moments;
   moments.add(stamps, 1);
@@ -41,8 +42,8 @@ CtaMoments gathered(unsigned late, const std::vector<int>& added) {
   auto stamps = no_stamps(added.size(), 2);
   for (std::size_t launch = 0; launch < added.size(); ++launch) {
     for (std::size_t cta = 0; cta < 2; ++cta) {
-      stamp_of(stamps, 2, launch, cta, Moment::started) = {1, 100};
-      stamp_of(stamps, 2, launch, cta, Moment::gathered) = {
+      stamp_of(stamps, 2, launch, cta, kStarted) = {1, 100};
+      stamp_of(stamps, 2, launch, cta, kGathered) = {
           9, static_cast<unsigned>(5000 + (cta == 0 ? -added[launch] : static_cast<int>(late) + added[launch]))};
     }
   }

@@ -15,6 +15,7 @@
 
 #include "generator/families/family.hpp"
 #include "generator/kernel_layout.hpp"
+#include "generator/kernel_source.hpp"
 #include "generator/templates.hpp"
 
 namespace leanattn {
@@ -81,25 +82,25 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   };
   const KernelSpec bulk{.load = LoadPath::bulk}, copies{.load = LoadPath::cp_async},
       direct{.load = LoadPath::ldg, .stages = 1};
-  EXPECT_TRUE(has(bulk, "kv/bulk.cuh ----") && !has(bulk, "kv/cp_async.cuh ----") && !has(bulk, "kv/ldg.cuh ----"));
-  EXPECT_TRUE(has(copies, "kv/cp_async.cuh ----") && !has(copies, "kv/bulk.cuh ----"));
-  EXPECT_TRUE(has(direct, "kv/ldg.cuh ----") && !has(direct, "kv/warp_ring.cuh ----"));
-  EXPECT_TRUE(has({.fixup = FixUp::wait}, "merge/wait.cuh ----") &&
-              !has({.fixup = FixUp::wait}, "merge/ticket.cuh ----"));
+  EXPECT_TRUE(has(bulk, "kv/bulk.cuh --") && !has(bulk, "kv/cp_async.cuh --") && !has(bulk, "kv/ldg.cuh --"));
+  EXPECT_TRUE(has(copies, "kv/cp_async.cuh --") && !has(copies, "kv/bulk.cuh --"));
+  EXPECT_TRUE(has(direct, "kv/ldg.cuh --") && !has(direct, "kv/warp_ring.cuh --"));
+  EXPECT_TRUE(has({.fixup = FixUp::wait}, "merge/wait.cuh --") &&
+              !has({.fixup = FixUp::wait}, "merge/ticket.cuh --"));
   const KernelSpec step{.features = {.append = true, .rope = Rope::half_split}};
-  EXPECT_TRUE(has(step, "kv/append.cuh ----") && has(step, "attend/rope.cuh ----") && has(step, "kRopeDim"));
-  EXPECT_TRUE(!has(bulk, "kv/append.cuh ----") && !has(bulk, "attend/rope.cuh ----") && !has(bulk, "kRopeDim"));
+  EXPECT_TRUE(has(step, "kv/append.cuh --") && has(step, "attend/rope.cuh --") && has(step, "kRopeDim"));
+  EXPECT_TRUE(!has(bulk, "kv/append.cuh --") && !has(bulk, "attend/rope.cuh --") && !has(bulk, "kRopeDim"));
   // Where the copy engine reads new rows from the cache, it has to see them first.
   constexpr std::string_view kFence = "fence.proxy.async.global";
   KernelSpec copied = bulk, staged{.features = {.append = true}, .load = LoadPath::tensor};
   copied.features.append = true;
-  EXPECT_TRUE(has(copied, kFence) && has(copied, "kv/append_to_cache.cuh ----"));
-  EXPECT_TRUE(!has(step, kFence) && has(step, "kv/append_to_cache.cuh ----"));
-  EXPECT_TRUE(!has(staged, kFence) && has(staged, "kv/append_to_stage.cuh ----"));
-  EXPECT_FALSE(has(staged, "kv/append_to_cache.cuh ----"));
+  EXPECT_TRUE(has(copied, kFence) && has(copied, "kv/append_to_cache.cuh --"));
+  EXPECT_TRUE(!has(step, kFence) && has(step, "kv/append_to_cache.cuh --"));
+  EXPECT_TRUE(!has(staged, kFence) && has(staged, "kv/append_to_stage.cuh --"));
+  EXPECT_FALSE(has(staged, "kv/append_to_cache.cuh --"));
   KernelSpec few{.group = 32, .load = LoadPath::tensor}, many{.group = 33, .load = LoadPath::tensor};
-  EXPECT_TRUE(has(few, "attend/wgmma_tokens.cuh ----") && has(few, "m64n32k16.f32.bf16.bf16"));
-  EXPECT_TRUE(has(many, "attend/wgmma_rows.cuh ----") && has(many, "m64n128k16") && has(many, "m64n64k16"));
+  EXPECT_TRUE(has(few, "attend/wgmma_tokens.cuh --") && has(few, "m64n32k16.f32.bf16.bf16"));
+  EXPECT_TRUE(has(many, "attend/wgmma_rows.cuh --") && has(many, "m64n128k16") && has(many, "m64n64k16"));
 }
 
 /// The lines that hold more than a comment.
@@ -272,6 +273,27 @@ TEST(Generator, PlainDenseKernelsHaveFewerThan1210LinesOfCode) {
     spec.lse = false;
     EXPECT_LT(code_lines(emit(spec)->source).size(), 1210u) << kernel_name(spec);
   }
+}
+
+TEST(Generator, TheDefaultKernelsOfLlama3HaveFewerThan1615LinesWithComments) {
+  KernelSpec spec{
+      .arch = {9, 0, true}, .head_dim = 128, .group = 4, .load = LoadPath::tensor, .stages = 3, .ctas_per_sm = 2};
+  for (const int page_size : {0, 16}) {
+    spec.features.page_size = page_size;
+    const std::string source = emit(spec)->source;
+    EXPECT_LT(std::count(source.begin(), source.end(), '\n'), 1615) << kernel_name(spec);
+    EXPECT_EQ(source.find("tree_mask"), std::string::npos) << "arguments of features are not spelled out";
+  }
+}
+
+TEST(Generator, AModuleTellsAKernelOnlyTheFirstPartOfItsHead) {
+  const std::string_view module = template_text("kv/tensor.cuh");
+  const auto dashes = module.find("\n// ---\n");
+  ASSERT_NE(dashes, std::string_view::npos);
+  const std::string source = emit({.arch = {9, 0, true}, .load = LoadPath::tensor})->source;
+  EXPECT_NE(source.find("//" + std::string(module.substr(0, dashes))), std::string::npos);
+  EXPECT_EQ(source.find("// ---\n"), std::string::npos) << "what is behind it concerns other kernels";
+  EXPECT_EQ(source.find("With kLatent V is"), std::string::npos);
 }
 
 std::vector<KernelSpec> specs_with_features() {

@@ -200,6 +200,14 @@ if (x) {
   EXPECT_EQ(shorten(wide), wide) << "it does not fit into 120 columns";
 }
 
+TEST(Shorten, ALoopAndItsPragmaTakeOneLine) {
+  const std::string wide = "#pragma unroll\n    for (" + std::string(110, 'x') + ")\n";
+  EXPECT_EQ(
+      shorten("  f();\n#pragma unroll\n    for (int i = 0; i < 2; i++) {\n#pragma unroll 1\n      for (;;) g();\n" +
+              wide),
+      "  f();\n    LEAN_UNROLL for (int i = 0; i < 2; i++) {\n#pragma unroll 1\n      for (;;) g();\n" + wide);
+}
+
 TEST(Shorten, CallsOfFunctionsThatDoNothingGo) {
   constexpr std::string_view kSource = R"(LEAN_DEVICE void begin(int) {
 }
@@ -230,8 +238,7 @@ void kernel(S s) {
 )");
 }
 
-constexpr std::string_view kModules = R"(// ---- templates/a.cuh ----
-// a.cuh -- numbers.
+constexpr std::string_view kModules = R"(//// a.cuh -- numbers.
 
 // What b is made of.
 constexpr int kA = 1;
@@ -241,8 +248,7 @@ constexpr int kSize = 8;
 static_assert(sizeof(Pair) == kSize, "kept with Pair, and keeps kSize");
 static_assert(kLonely == 4, "gone with kLonely");
 
-// ---- templates/b.cuh ----
-// b.cuh -- what nobody needs.
+//// b.cuh -- what nobody needs.
 
 template <class T>
 void unreached(T x) {
@@ -250,8 +256,7 @@ void unreached(T x) {
 }
 enum { kFirst, kSecond };
 
-// ---- templates/c.cuh ----
-// c.cuh -- the kernel.
+//// c.cuh -- the kernel.
 
 struct alignas(16) Pair {
   int x, y;
@@ -262,8 +267,7 @@ extern "C" __global__ void __launch_bounds__(kA) kernel(int* out) { *out = reach
 )";
 
 TEST(RemoveUnreached, OnlyWhatTheKernelReachesStaysAndWhatItsChecksName) {
-  EXPECT_EQ(remove_unreached(kModules), R"(// ---- templates/a.cuh ----
-// a.cuh -- numbers.
+  EXPECT_EQ(remove_unreached(kModules), R"(//// a.cuh -- numbers.
 
 // What b is made of.
 constexpr int kA = 1;
@@ -271,9 +275,7 @@ constexpr int kB = 2 * kA, kUnused = 3;
 constexpr int kSize = 8;
 static_assert(sizeof(Pair) == kSize, "kept with Pair, and keeps kSize");
 
-// ---- templates/c.cuh ----
-// c.cuh -- the kernel.
-
+//// c.cuh -- the kernel.
 struct alignas(16) Pair {
   int x, y;
 };

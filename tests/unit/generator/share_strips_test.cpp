@@ -72,7 +72,7 @@ inline void clear(const Partial& partial, int column, bool wanted, bool clears_s
 struct Output {
   int column;
 };
-inline Output output_of(const LeanDecodeArgs&, const Segment&, int column) { return {column}; }
+inline Output destination_of(const LeanDecodeArgs&, const Segment&, int column) { return {column}; }
 template <class State>
 void write_output(const LeanDecodeArgs&, const Output& output, const State&, const float4&) {
   ++g_written.at(static_cast<std::size_t>(output.column));
