@@ -1,11 +1,8 @@
-// line/find_start.cuh -- in which request a CTA's range begins, for batches of more than 32 requests.
-//
-// How many tile positions a request takes follows from its length. So each lane of a warp adds up some neighbouring
-// requests, a scan over the lanes says at which position each lane's requests begin, and a vote finds the lane whose
-// requests hold the position. Each warp does this by itself, with two requests a lane in batches of up to 64 and eight
-// in batches of up to 256. Of a larger batch the CTA's warps first add up 32 parts together. Each warp then finds the
-// part in these sums by the same scan and vote, and the request in the part.
-//
+// line/find_start.cuh -- in which request a CTA's range begins, for batches of more than 32 requests. Each lane of a
+// warp adds up the tile positions of some neighbouring requests, a scan over the lanes says at which position they
+// begin, and a vote finds the lane whose requests hold the position. Each warp does this by itself for up to 256
+// requests. Of a larger batch the CTA's warps first add up 32 parts together, and then find the part in the same way.
+// ---
 // Both searches are calls and not inlined, because small batches would have to jump over them on the way to their
 // first KV request. They are short rather than clever: code that runs once takes several cycles an instruction.
 

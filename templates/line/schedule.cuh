@@ -1,15 +1,15 @@
-// line/schedule.cuh -- the arithmetic of the schedule (docs/schedule.md): which LeanTiles a CTA takes, and which CTA
-// has a given one. Host and device compile this file.
+// line/schedule.cuh -- the arithmetic of the schedule (docs/schedule.md). All LeanTiles lie on one line: by request,
+// then KV head, row block and context (LeanAttention, section 4). A tile position is an index on it. Before the first
+// LeanTile of each output tile lie `segment_cost` empty positions, because starting and finishing one takes time,
+// too. Of `total` positions CTA c takes those from c * total / grid on, rounded up.
+// ---
+// Host and device compile this file. Ranges that cross many short requests hold fewer LeanTiles for the empty
+// positions. Shares differ by one at most, and a grid that is a multiple of the number of equal output tiles cuts all
+// of them alike. Where row blocks go in step (line/rows.cuh), a range is that of several CTAs, and the line has no
+// row blocks.
 //
-// All LeanTiles lie on one line: by request, then KV head, then row block, then context (LeanAttention, section 4). A
-// tile position is an index on it. Before the first LeanTile of each output tile lie `segment_cost` empty positions:
-// starting and finishing an output tile takes time too, and ranges that cross many short requests should hold fewer
-// LeanTiles for it. Of `total` positions CTA c takes those from c * total / grid on, rounded up. So shares differ by
-// one at most, and a grid that is a multiple of the number of equal output tiles cuts all of them alike. Where row
-// blocks go in step (line/rows.cuh), a range is that of several CTAs, and the line has no row blocks.
-//
-// Tile positions have 32 bits, because a 64-bit division would take most of a microsecond of a kernel's start. The host
-// refuses a launch whose line could have 2^30 positions (lean_line_fits).
+// Tile positions have 32 bits, because a 64-bit division would take most of a microsecond of a kernel's start. The
+// host refuses a launch whose line could have 2^30 positions (lean_line_fits).
 #if defined(__CUDACC__)
 #define LEAN_HD __host__ __device__ __forceinline__
 #elif !defined(LEAN_HD)

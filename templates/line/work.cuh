@@ -1,6 +1,8 @@
-// line/work.cuh -- which output tiles a request has, and what of its context each of them reads. Where requests have
-// their own numbers of query tokens, a request has only the output tiles that these fill, none without any. Then too an
-// output tile reads the context up to its own last query token, where that is all that decides what its rows see.
+// line/work.cuh -- which output tiles a request has, and what of its context each of them reads.
+// ---
+// Where requests have their own numbers of query tokens, a request has only the output tiles that these fill, none
+// without any. Then too an output tile reads the context up to its own last query token, where that is all that decides
+// what its rows see.
 
 #if defined(LEAN_POSITIONS)
 constexpr bool kOutputsEndApart = false;  // a rank's part of a context may end before or behind the query tokens

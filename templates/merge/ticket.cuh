@@ -35,11 +35,17 @@ LEAN_DEVICE u32 share_ticket(u32 ticket) {
   return shared_ticket;
 }
 
+LEAN_DEVICE u32 slots_of(const LeanDecodeArgs& args) {
+  if constexpr (kBatchInvariant) {
+    return args.slots;
+  } else {
+    return gridDim.x;
+  }
+}
+
 // The counters of the output tiles lie behind one counter for each slot.
 LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
-  u32 slots = gridDim.x;
-  if constexpr (kBatchInvariant) slots = args.slots;
-  return args.tickets + slots + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
+  return args.tickets + slots_of(args) + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
 }
 
 // Groups borrow the counter and partial 1 of the second, third, ... contributor's slot. These CTAs need neither,

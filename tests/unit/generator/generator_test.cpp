@@ -85,8 +85,7 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   EXPECT_TRUE(has(bulk, "kv/bulk.cuh --") && !has(bulk, "kv/cp_async.cuh --") && !has(bulk, "kv/ldg.cuh --"));
   EXPECT_TRUE(has(copies, "kv/cp_async.cuh --") && !has(copies, "kv/bulk.cuh --"));
   EXPECT_TRUE(has(direct, "kv/ldg.cuh --") && !has(direct, "kv/warp_ring.cuh --"));
-  EXPECT_TRUE(has({.fixup = FixUp::wait}, "merge/wait.cuh --") &&
-              !has({.fixup = FixUp::wait}, "merge/ticket.cuh --"));
+  EXPECT_TRUE(has({.fixup = FixUp::wait}, "merge/wait.cuh --") && !has({.fixup = FixUp::wait}, "merge/ticket.cuh --"));
   const KernelSpec step{.features = {.append = true, .rope = Rope::half_split}};
   EXPECT_TRUE(has(step, "kv/append.cuh --") && has(step, "attend/rope.cuh --") && has(step, "kRopeDim"));
   EXPECT_TRUE(!has(bulk, "kv/append.cuh --") && !has(bulk, "attend/rope.cuh --") && !has(bulk, "kRopeDim"));
