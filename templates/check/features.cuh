@@ -24,6 +24,8 @@ struct CheckFeatures {
   int row_scales, row_rope;
   int second_cache;  // query tokens also see the first tokens of a second cache
   int data_request;  // what is added to a request's number where its K and V are drawn
-  int reserved;
+  // The case has the tokens of one rank, of so many to which those of each context are dealt; interleave: in units of
+  // so many tokens, 0: in contiguous parts. full_lengths and context_starts say the rest.
+  int rank, ranks, interleave;
 };
-static_assert(sizeof(CheckFeatures) == 176, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 184, "host and device must agree on it");

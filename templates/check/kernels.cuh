@@ -128,17 +128,18 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const int head = (int)(row % args.kv_heads), t = (int)(row / args.kv_heads % check.q_len);
     const int request = (int)(row / args.kv_heads / check.q_len);
-    const long long token = check_position(args, check, request, t);
-    if (t >= check_query_tokens(args, check, request) || token < 0) continue;
-    // Nothing is written into a hole. What is planted is what would be.
-    if (step != kCheckPlantNew && check_in_hole(args, check, request, token)) continue;
+    const long long position = check_position(args, check, request, t);
+    if (t >= check_query_tokens(args, check, request) || position < 0) continue;
+    // Nothing is written into a hole, or where another rank has the token. What is planted is what would be.
+    const long long token = check_token_at(args, check, request, position);
+    if (step != kCheckPlantNew && (token < 0 || check_in_hole(args, check, request, token))) continue;
     if (check.row_bytes > 0 && step != kCheckPlantNew) {
       unsigned* const words = (unsigned*)((char*)args.k + check_k_offset(args, check, request, head, token));
       for (int i = threadIdx.x; i < check.row_bytes / 4; i += kCheckThreads) {
         if (!check_is_stored(check, 4 * i)) continue;
         if (step == kCheckSpoilCached) words[i] = 0xffffffffu;
         const int differ =
-            check_wrong_elements(check, 4 * i, check_row_word(check, request, head, token, 4 * i), words[i]);
+            check_wrong_elements(check, 4 * i, check_row_word(check, request, head, position, 4 * i), words[i]);
         if (step == kCheckCountWrong && differ > 0) atomicAdd(wrong, (unsigned long long)differ);
       }
       continue;
@@ -149,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
       const int columns = keys ? check.head_dim : check.v_head_dim;
       if (step == kCheckPlantNew) {
         ((unsigned short*)check_new_row(args, check, tensor, request, t, head))[column] =
-            check_new_element(check, tensor, request, head, token, column);
+            check_new_element(check, tensor, request, head, position, column);
         continue;
       }
       const long long offset = (keys ? check_k_offset(args, check, request, head, token)
@@ -161,12 +162,14 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
       if (check.kv_format == kCheckSame) {
         unsigned short& there = ((unsigned short*)cache)[offset];
         if (step == kCheckSpoilCached) there = 0xffffu;
-        expected = check_element(check.kind, check.seed, tensor, check.format, request, head, token, column, columns);
+        expected =
+            check_element(check.kind, check.seed, tensor, check.format, request, head, position, column, columns);
         found = there;
       } else {
         unsigned char& there = ((unsigned char*)cache)[offset];
         if (step == kCheckSpoilCached) there = check.kv_format == kCheckInt8 ? 0x80u : 0xffu;
-        expected = check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, column, columns);
+        expected =
+            check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, position, column, columns);
         found = there;
       }
       // Turning a zero may change its sign.
@@ -262,7 +265,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
   const int shared = check_shared_tokens(args, check);
   for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
     const int request = (int)(row / args.kv_heads), head = (int)(row % args.kv_heads);
-    const long long chunks = (long long)check_context(args, request) * chunks_per_token;
+    const long long chunks = (long long)check_held(args, request) * chunks_per_token;
     const long long step = (long long)gridDim.x * kCheckThreads;
     for (long long chunk = (long long)blockIdx.x * kCheckThreads + threadIdx.x; chunk < chunks; chunk += step) {
       const long long token = chunk / chunks_per_token;
@@ -272,28 +275,30 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       if (!check_live(args, check, request, first, first + page)) continue;
       if (check_in_hole(args, check, request, token)) continue;
       const int owner = token < shared ? 0 : request + check.data_request;
+      const long long position = check_token_position(args, check, request, token);  // by which its data is drawn
       if (check.row_bytes > 0) {
         const int at = (int)(chunk % chunks_per_token) * 16;
         *(uint4*)((char*)args.k + check_k_offset(args, check, request, head, token) + at) = make_uint4(
-            check_row_word(check, owner, head, token, at), check_row_word(check, owner, head, token, at + 4),
-            check_row_word(check, owner, head, token, at + 8), check_row_word(check, owner, head, token, at + 12));
+            check_row_word(check, owner, head, position, at), check_row_word(check, owner, head, position, at + 4),
+            check_row_word(check, owner, head, position, at + 8),
+            check_row_word(check, owner, head, position, at + 12));
         continue;
       }
       if (column < check.head_dim) {
         *(uint4*)((char*)args.k + (check_k_offset(args, check, request, head, token) + column) * element_bytes) =
-            check_chunk(check, check_key_tensor(check), owner, head, token, column, check.head_dim);
+            check_chunk(check, check_key_tensor(check), owner, head, position, column, check.head_dim);
       }
       if (column < check.v_head_dim && !check.latent) {
         *(uint4*)((char*)args.v + (check_v_offset(args, check, request, head, token) + column) * element_bytes) =
-            check_chunk(check, kCheckV, owner, head, token, column, check.v_head_dim);
+            check_chunk(check, kCheckV, owner, head, position, column, check.v_head_dim);
       }
       if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
         const long long offset = check_scale_offset(args, check, request, head, token);
         ((float*)args.k_scale)[offset] = check_kv_scale(check.kind, check.seed, check_key_tensor(check),
-                                                        check.kv_format, check.kv_scale, owner, head, token);
+                                                        check.kv_format, check.kv_scale, owner, head, position);
         if (check.latent) continue;
         ((float*)args.v_scale)[offset] =
-            check_kv_scale(check.kind, check.seed, kCheckV, check.kv_format, check.kv_scale, owner, head, token);
+            check_kv_scale(check.kind, check.seed, kCheckV, check.kv_format, check.kv_scale, owner, head, position);
       }
     }
   }
@@ -396,7 +401,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   __shared__ T scratch[kCheckThreads];
   typedef CheckArithmetic<T> Arithmetic;
   const int kv_head = head / (check.q_heads / args.kv_heads);
-  const int context = check_context(args, request), query_tokens = check_query_tokens(args, check, request);
+  const int context = check_context(args, check, request), query_tokens = check_query_tokens(args, check, request);
   const int position = (int)check_position(args, check, request, t);
   const T infinity = (T)check_bits_float(0x7f800000u);
   CheckRow<T> result;

@@ -1,9 +1,31 @@
 // check/layout.cuh -- where the rows of a decode case lie, and which of them a kernel may read, as the contract says it
 // for dense and paged caches and for any number of query tokens.
 
-__device__ __forceinline__ int check_context(const LeanDecodeArgs& args, int request) {
+// The tokens of a request that the case has, and those of its whole context. The two differ where ranks share contexts.
+__device__ __forceinline__ int check_held(const LeanDecodeArgs& args, int request) {
   const int length = args.context_lengths[request];
   return length < 0 ? 0 : length > args.context_capacity ? args.context_capacity : length;
+}
+__device__ __forceinline__ int check_context(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
+  return check.ranks > 1 ? args.full_lengths[request] : check_held(args, request);
+}
+
+// The position in its whole context of a token that the case has; and which of its tokens is at a position, below 0 if
+// none is.
+__device__ __forceinline__ long long check_token_position(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                          int request, long long token) {
+  const long long unit = check.interleave;
+  if (check.ranks == 1) return token;
+  return unit > 0 ? (token / unit * check.ranks + check.rank) * unit + token % unit
+                  : args.context_starts[request] + token;
+}
+__device__ __forceinline__ long long check_token_at(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
+                                                    long long position) {
+  const long long unit = check.interleave, round = unit * check.ranks;
+  if (check.ranks == 1) return position;
+  if (unit > 0) return position % round / unit == check.rank ? position / round * unit + position % unit : -1;
+  const long long token = position - args.context_starts[request];
+  return token < check_held(args, request) ? token : -1;
 }
 
 __device__ __forceinline__ int check_query_tokens(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
@@ -33,10 +55,10 @@ __device__ __forceinline__ int check_stored_columns(const CheckFeatures& check) 
   return check.head_dim + (check.latent ? 0 : check.v_head_dim);
 }
 
-// A query token's index in its context. It is below 0 where the context is shorter than the query tokens.
+// A query token's position in its whole context. It is below 0 where the context is shorter than the query tokens.
 __device__ __forceinline__ long long check_position(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                                     int t) {
-  return (long long)check_context(args, request) - check_query_tokens(args, check, request) + t;
+  return (long long)check_context(args, check, request) - check_query_tokens(args, check, request) + t;
 }
 
 // A row of k_new or v_new.
@@ -55,20 +77,22 @@ __device__ __forceinline__ const unsigned short* check_new_row(const LeanDecodeA
 __device__ __forceinline__ long long check_window_begin(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                         int request) {
   if (check.window == 0) return 0;
-  return (long long)check_context(args, request) - check_query_tokens(args, check, request) - check.window + 1;
+  return (long long)check_context(args, check, request) - check_query_tokens(args, check, request) - check.window + 1;
 }
 
-// Whether any token from `first` to before `end` may be read. Tokens that may not hold NaN.
+// Whether any token of the case from `first` to before `end` may be read. Tokens that may not hold NaN.
 __device__ __forceinline__ bool check_live(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                            long long first, long long end) {
-  return first < check_context(args, request) &&
-         (first < check.sink_tokens || end > check_window_begin(args, check, request));
+  const long long held = check_held(args, request), last = (end < held ? end : held) - 1;
+  return first <= last &&
+         (check_token_position(args, check, request, first) < check.sink_tokens ||
+          check_token_position(args, check, request, last) >= check_window_begin(args, check, request));
 }
 
 // The number of tokens that all requests share with request 0. They fill whole pages.
 __device__ __forceinline__ int check_shared_tokens(const LeanDecodeArgs& args, const CheckFeatures& check) {
   if (check.page_size == 0) return 0;
-  const int first = check_context(args, 0);
+  const int first = check_context(args, check, 0);
   const int tokens = first < check.shared_prefix ? first : check.shared_prefix;
   return tokens - tokens % check.page_size;
 }
@@ -76,7 +100,7 @@ __device__ __forceinline__ int check_shared_tokens(const LeanDecodeArgs& args, c
 // The blocks of a context from which lists are made. Those of the pool cannot hide what lies behind the context, so
 // that only whole blocks are named there.
 __device__ __forceinline__ int check_blocks(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
-  const int context = check_context(args, request);
+  const int context = check_context(args, check, request);
   return (context + (check.selection_in_pool ? 0 : check.selection_block - 1)) / check.selection_block;
 }
 
@@ -105,7 +129,7 @@ __device__ __forceinline__ int check_second_tokens(const LeanDecodeArgs& args, c
 // How many tokens a query token reads, holes included, and which is number `index` of them: -1 in a hole, and for token
 // j of the second cache -2 - j.
 __device__ __forceinline__ int check_reads(const LeanDecodeArgs& args, const CheckFeatures& check, int request, int t) {
-  if (check.selection_block == 0) return check_context(args, request);
+  if (check.selection_block == 0) return check_context(args, check, request);
   return check_entries(args, check, request, t) * check.selection_block + check_second_tokens(args, check, request, t);
 }
 __device__ __forceinline__ int check_read_token(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
@@ -115,10 +139,10 @@ __device__ __forceinline__ int check_read_token(const LeanDecodeArgs& args, cons
   if (index >= selected) return -2 - (index - selected);
   const int block = check_entry(args, check, request, t, kv_head, index / check.selection_block);
   const long long token = (long long)block * check.selection_block + index % check.selection_block;
-  return block < 0 || token >= check_context(args, request) ? -1 : (int)token;
+  return block < 0 || token >= check_context(args, check, request) ? -1 : (int)token;
 }
 
-// Whether the page table has no page for a token that may be read.
+// Whether the page table has no page for a token of the case that may be read.
 __device__ __forceinline__ bool check_in_hole(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                               long long token) {
   if (check.page_size == 0) return false;

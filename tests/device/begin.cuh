@@ -8,6 +8,7 @@
 #pragma GCC diagnostic ignored "-Wkeyword-macro"
 #pragma GCC diagnostic ignored "-Wconversion"
 #pragma GCC diagnostic ignored "-Wsign-conversion"
+#pragma GCC diagnostic ignored "-Wsign-compare"
 #pragma GCC diagnostic ignored "-Wold-style-cast"
 #pragma GCC diagnostic ignored "-Wshadow"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -19,6 +20,8 @@
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 
 #define __device__ inline
+#define __global__ inline
+#define __launch_bounds__(threads)
 #define __forceinline__
 #define __noinline__
 #define __shared__ static

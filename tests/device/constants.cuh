@@ -1,8 +1,7 @@
 // constants.cuh -- the constants that the generator writes in front of a kernel (generator/constants.cpp), for tests
 // that compile its modules for the host. These are a plain kernel's. A test declares those that its kernel has
 // otherwise in a namespace of its own, in front of the modules.
-constexpr int kHeadDim = 128, kValueDim = 128, kGroup = 1, kQLen = 1, kRowBlocks = 1,
-              kRowBlocksInStep = 1;
+constexpr int kHeadDim = 128, kValueDim = 128, kGroup = 1, kQLen = 1, kRowBlocks = 1, kRowBlocksInStep = 1;
 constexpr bool kLatent = false, kLse = false, kPdl = false;
 
 constexpr int kTile = 64, kStepTokens = 64, kWarps = 1, kProducerWarps = 0, kStages = 2, kStageParts = 1,

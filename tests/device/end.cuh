@@ -9,5 +9,7 @@
 #undef __shared__
 #undef __noinline__
 #undef __forceinline__
+#undef __launch_bounds__
+#undef __global__
 #undef __device__
 #pragma GCC diagnostic pop

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <cmath>
@@ -45,7 +46,7 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 struct ThreadIndex {
-  u32 x;
+  u32 x, y;
 };
 inline thread_local ThreadIndex threadIdx{}, blockIdx{}, gridDim{};
 
@@ -142,6 +143,10 @@ inline void __syncwarp() {
 }
 inline void __syncthreads() {
   if (t_block != nullptr) t_block->barrier.arrive_and_wait();
+}
+template <class T>
+T atomicAdd(T* to, T value) {
+  return std::atomic_ref(*to).fetch_add(value);
 }
 inline void __nanosleep(u32) { std::this_thread::yield(); }
 

@@ -24,7 +24,8 @@ constexpr double kAssumedStart = 4;       // microseconds
 
 bool context_survives(const Error& error) {
   return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed ||
-         error.code == ErrorCode::driver_too_old;
+         error.code == ErrorCode::driver_too_old || error.code == ErrorCode::group_broken ||
+         error.code == ErrorCode::workspace_corrupt;
 }
 
 }  // namespace
@@ -169,11 +170,17 @@ Result<void> GpuBackend::choose_read_variant() {
   return {};
 }
 
-Result<CheckOutcome> GpuBackend::failed_check(const Config& config, const Error& error) {
-  const CheckOutcome outcome{Verdict::launch_failed, error.message};
-  if (context_survives(error)) return outcome;
-  condemned_.insert_or_assign(to_json(config), outcome);
-  return tl::unexpected(error);
+Result<CheckOutcome> GpuBackend::check_with(
+    const Config& config, const std::function<Result<ComparisonReport>(const LoadedKernel&)>& launch) {
+  const Result<const LoadedKernel*> kernel = loaded(config.spec);
+  const Result<ComparisonReport> report = kernel ? launch(**kernel) : tl::unexpected(kernel.error());
+  if (report) {
+    return report->passed() ? CheckOutcome{} : CheckOutcome{Verdict::incorrect, report->first_failure};
+  }
+  CheckOutcome outcome{Verdict::launch_failed, report.error().message};
+  if (context_survives(report.error())) return outcome;
+  if (kernel) condemned_.insert_or_assign(to_json(config), std::move(outcome));
+  return tl::unexpected(report.error());
 }
 
 std::optional<CheckOutcome> GpuBackend::condemned(const Config& config) const {
@@ -182,21 +189,24 @@ std::optional<CheckOutcome> GpuBackend::condemned(const Config& config) const {
 }
 
 Result<CheckOutcome> GpuBackend::check(const Config& config) {
-  const Result<const LoadedKernel*> kernel = loaded(config.spec);
-  if (!kernel) {
-    if (context_survives(kernel.error())) return CheckOutcome{Verdict::launch_failed, kernel.error().message};
-    return tl::unexpected(kernel.error());
-  }
-  // It is launched twice: what the first launch leaves in the workspace, or a race, shows in the second.
-  Result<ComparisonReport> report = case_->check(**kernel, config, check_workspace_, stream_.get(), 2);
-  if (report && report->passed() && config.spec.pdl) {
-    // Here q and the newest tokens arrive late, from the kernel right before.
-    report = case_->check(**kernel, config, check_workspace_, stream_.get(), 2,
-                          [&] { return chain_->produce(stream_.get()); });
-  }
-  if (!report) return failed_check(config, report.error());
-  if (!report->passed()) return CheckOutcome{Verdict::incorrect, report->first_failure};
-  return CheckOutcome{};
+  return check_with(config, [&](const LoadedKernel& kernel) {
+    // It is launched twice: what the first launch leaves in the workspace, or a race, shows in the second.
+    Result<ComparisonReport> report = case_->check(kernel, config, check_workspace_, stream_.get(), 2);
+    if (report && report->passed() && config.spec.pdl) {
+      // Here q and the newest tokens arrive late, from the kernel right before.
+      report = case_->check(kernel, config, check_workspace_, stream_.get(), 2,
+                            [&] { return chain_->produce(stream_.get()); });
+    }
+    return report;
+  });
+}
+
+Result<void> renew_workspace(DeviceBuffer& workspace, std::int64_t bytes, CUstream_st* stream) {
+  workspace = DeviceBuffer();
+  Result<DeviceBuffer> made = DeviceBuffer::allocate(2 * bytes);
+  if (!made) return tl::unexpected(made.error());
+  workspace = std::move(*made);
+  return fill_bytes_async(workspace.data(), 0, workspace.bytes(), stream);
 }
 
 Result<void> GpuBackend::reserve_workspace(std::span<const Config> configs) {
@@ -205,15 +215,10 @@ Result<void> GpuBackend::reserve_workspace(std::span<const Config> configs) {
     bytes = std::max(bytes, case_->workspace(config.spec, config.grid).total_bytes);
   }
   if (bytes <= workspace_.bytes()) return {};
-  // Graphs hold addresses, so those that exist must go with the memory. Twice what is needed is allocated, so that this
-  // stays rare.
+  // Graphs hold addresses, so those that exist must go with the memory.
   if (auto ok = stream_.synchronize(); !ok) return ok;
   graphs_.clear();
-  workspace_ = DeviceBuffer();
-  Result<DeviceBuffer> workspace = DeviceBuffer::allocate(2 * bytes);
-  if (!workspace) return tl::unexpected(workspace.error());
-  workspace_ = std::move(*workspace);
-  return fill_bytes_async(workspace_.data(), 0, workspace_.bytes(), stream_.get());
+  return renew_workspace(workspace_, bytes, stream_.get());
 }
 
 Result<TimedGraph> GpuBackend::graph(const LoadedKernel& kernel, const Config& config, void* workspace,

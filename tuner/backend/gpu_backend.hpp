@@ -23,6 +23,9 @@
 namespace leanattn {
 inline namespace v1 {
 
+/// Makes `workspace` twice as large as asked for, so that it seldom grows, and all zero. Stream-ordered.
+Result<void> renew_workspace(DeviceBuffer& workspace, std::int64_t bytes, CUstream_st* stream);
+
 class GpuBackend final : public TuneBackend {
  public:
   /// cubins may be null; it must outlive the backend. `memory_bytes` is the most that the K and V of a shape may take;
@@ -43,6 +46,11 @@ class GpuBackend final : public TuneBackend {
   Result<double> begin_lengths(std::vector<int> context_lengths);
   /// The reading kernel that is the sentinel of the current shape.
   const ReadVariant& read_variant() const { return read_limit_->variants()[read_variant_]; }
+
+  /// The outcome of a candidate's check, which `launch` makes of its kernel. An error after which the context lives on
+  /// is an outcome, too. With any other the candidate is condemned.
+  Result<CheckOutcome> check_with(const Config& config,
+                                  const std::function<Result<ComparisonReport>(const LoadedKernel&)>& launch);
 
   /// For kernels that are no candidates of a search, such as changed copies of one. All of them end with the current
   /// shape.
@@ -83,8 +91,6 @@ class GpuBackend final : public TuneBackend {
   Result<void> reserve_workspace(std::span<const Config> configs);
   Result<const TimedGraph*> graph_of(const Config& config);
   Result<void> choose_read_variant();
-  /// Of a candidate that was launched: an outcome where the context survived, or else the error, and it is condemned.
-  Result<CheckOutcome> failed_check(const Config& config, const Error& error);
 
   // The context comes first, so that it is destroyed last: everything below lives in it.
   Context context_;

@@ -17,18 +17,13 @@ namespace {
 constexpr std::size_t kMostRankGraphs = 64;  // candidates whose graphs are kept instantiated at a time
 constexpr std::uint64_t kDataSeed = 1;
 
-/// The case that is dealt to the ranks: one dense cache with the whole contexts.
+/// The problem of the case whose parts the ranks have: a dense cache of the whole contexts.
 DecodeProblem whole_problem(DecodeProblem problem) {
   problem = without_group(problem);
   problem.features.page_size = 0;
   problem.layout = KvLayout::contiguous;
   problem.pdl = false;  // of the kernels, which bring it themselves
   return problem;
-}
-
-bool survivable(const Error& error) {
-  return error.code == ErrorCode::launch_failed || error.code == ErrorCode::load_failed ||
-         error.code == ErrorCode::group_broken || error.code == ErrorCode::workspace_corrupt;
 }
 
 }  // namespace
@@ -106,29 +101,12 @@ Result<double> GroupBackend::begin_shape(const Shape& shape) {
 }
 
 Result<CheckOutcome> GroupBackend::check(const Config& config) {
-  const Result<const LoadedKernel*> kernel = part_->loaded(config.spec);
-  if (!kernel) {
-    if (survivable(kernel.error()) || kernel.error().code == ErrorCode::driver_too_old)
-      return CheckOutcome{Verdict::launch_failed, kernel.error().message};
-    return tl::unexpected(kernel.error());
-  }
-  if (const std::int64_t most = case_->most_ctas(**kernel); config.grid > most)
-    return CheckOutcome{Verdict::launch_failed,
-                        fmt::format("{} CTAs, of which a rank's GPU holds {} at once", config.grid, most)};
-  const Result<ComparisonReport> report = case_->check(**kernel, config, 2);
-  if (!report) {
-    const CheckOutcome outcome{Verdict::launch_failed, report.error().message};
-    if (survivable(report.error())) return outcome;
-    condemned_.insert_or_assign(to_json(config), outcome);
-    return tl::unexpected(report.error());
-  }
-  if (!report->passed()) return CheckOutcome{Verdict::incorrect, report->first_failure};
-  return CheckOutcome{};
-}
-
-std::optional<CheckOutcome> GroupBackend::condemned(const Config& config) const {
-  const auto it = condemned_.find(to_json(config));
-  return it == condemned_.end() ? std::nullopt : std::optional(it->second);
+  return part_->check_with(config, [&](const LoadedKernel& kernel) -> Result<ComparisonReport> {
+    if (const std::int64_t most = case_->most_ctas(kernel); config.grid > most)
+      return fail(ErrorCode::launch_failed,
+                  fmt::format("{} CTAs, of which a rank's GPU holds {} at once", config.grid, most));
+    return case_->check(kernel, config, 2);
+  });
 }
 
 Result<void> GroupBackend::wait() {
@@ -162,11 +140,7 @@ Result<void> GroupBackend::reserve_workspaces(std::span<const Config> configs) {
   for (int rank = 0; rank < case_->ranks(); ++rank) {
     const CurrentContext scope = case_->enter(rank);
     DeviceBuffer& workspace = workspaces_[static_cast<std::size_t>(rank)];
-    workspace = DeviceBuffer();
-    Result<DeviceBuffer> made = DeviceBuffer::allocate(2 * bytes);
-    if (!made) return tl::unexpected(made.error());
-    workspace = std::move(*made);
-    if (auto ok = fill_bytes_async(workspace.data(), 0, workspace.bytes(), case_->stream(rank).get()); !ok) return ok;
+    if (auto ok = renew_workspace(workspace, bytes, case_->stream(rank).get()); !ok) return ok;
     if (auto ok = case_->stream(rank).synchronize(); !ok) return ok;
   }
   return {};

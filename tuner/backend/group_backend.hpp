@@ -39,7 +39,7 @@ class GroupBackend final : public TuneBackend {
   /// The time of a configuration is that of the slower rank. Each rank replays a graph of launches in a row, in which
   /// the exchange keeps the ranks in step.
   Result<RoundTimes> time(std::span<const Config> configs) override;
-  std::optional<CheckOutcome> condemned(const Config& config) const override;
+  std::optional<CheckOutcome> condemned(const Config& config) const override { return part_->condemned(config); }
   double now_s() const override { return part_->now_s(); }
   /// The reading kernel that is the sentinel of the current shape.
   const ReadVariant& read_variant() const { return part_->read_variant(); }
@@ -73,10 +73,9 @@ class GroupBackend final : public TuneBackend {
   std::vector<std::string> uuids_;  ///< of the different GPUs
   std::vector<Context> contexts_;   ///< of all GPUs, so that no shape makes one anew
   std::unique_ptr<GroupCase> case_;
-  std::vector<DeviceBuffer> workspaces_;           ///< by rank, for timed launches; every graph points into them
-  std::vector<std::vector<Event>> events_;         ///< by rank
-  std::map<std::string, RankGraphs> graphs_;       ///< by config
-  std::map<std::string, CheckOutcome> condemned_;  ///< by config
+  std::vector<DeviceBuffer> workspaces_;      ///< by rank, for timed launches; every graph points into them
+  std::vector<std::vector<Event>> events_;    ///< by rank
+  std::map<std::string, RankGraphs> graphs_;  ///< by config
 };
 
 }  // namespace v1

@@ -32,6 +32,9 @@ Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kerne
     return fail(ErrorCode::invalid_argument, fmt::format("a decode case cannot have a capacity of {} and {} KV copies",
                                                          options.context_capacity, options.kv_copies));
   }
+  if (options.part.ranks > 1 && (has_selection(features) || options.shared_prefix > 0)) {
+    return fail(ErrorCode::invalid_argument, "a part of a decode case with a selection or a shared prefix");
+  }
   DecodeCase result;
   for (std::size_t request = 0; request < context_lengths.size(); ++request) {
     int count = features.q_len;
@@ -120,8 +123,7 @@ WorkspaceLayout DecodeCase::workspace(const KernelSpec& spec, std::int64_t grid)
   const std::int64_t outputs = output_tiles(spec);
   const int lists = args_.selection_capacity * problem_.features.selection_block;
   return workspace_layout(
-      spec, partial_slots(spec, grid, outputs, check_.selection_block > 0 ? lists : options_.context_capacity),
-      outputs);
+      spec, partial_slots(spec, grid, outputs, check_.selection_block > 0 ? lists : args_.context_capacity), outputs);
 }
 
 int DecodeCase::clamped_length(int request) const {
@@ -183,15 +185,33 @@ Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, C
   }
   lengths_ = std::move(context_lengths);
   reference_.reset();
-  LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
-                                    stream));
+  LEANATTN_TRY(upload_lengths(stream));
   return plant_kv(stream);
+}
+
+Result<void> DecodeCase::upload_lengths(CUstream_st* stream) {
+  const std::int64_t bytes = std::int64_t{batch()} * 4;
+  const bool whole = options_.part.ranks == 1;
+  if (!whole) {
+    contexts_.clear();
+    for (int request = 0; request < batch(); ++request) contexts_.push_back(clamped_length(request));
+    held_ = held_tokens(options_.part, contexts_, options_.seed);
+    LEANATTN_TRY(copy_to_device_async(contexts_device_.data(), contexts_.data(), bytes, stream));
+    LEANATTN_TRY(copy_to_device_async(starts_device_.data(), held_.starts.data(), bytes, stream));
+  }
+  return copy_to_device_async(const_cast<int*>(args_.context_lengths), (whole ? lengths_ : held_.lengths).data(), bytes,
+                              stream);
 }
 
 Result<void> DecodeCase::reset_outputs(CUstream_st* stream) {
   LEANATTN_TRY(fill_bytes_async(o_.data(), kPoisonByte, o_.bytes(), stream));
-  if (check_.append != 0) LEANATTN_TRY(kernels_->new_rows(NewRowsStep::spoil, args_, check_, nullptr, stream));
+  LEANATTN_TRY(spoil_new_rows(stream));
   return fill_bytes_async(lse_.data(), kPoisonByte, lse_.bytes(), stream);
+}
+
+Result<void> DecodeCase::spoil_new_rows(CUstream_st* stream) {
+  if (check_.append == 0) return {};
+  return kernels_->new_rows(NewRowsStep::spoil, args_, check_, nullptr, stream);
 }
 
 }  // namespace v1

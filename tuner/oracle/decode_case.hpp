@@ -15,6 +15,7 @@
 #include "runtime/problem.hpp"
 #include "tuner/oracle/check_workspace.hpp"
 #include "tuner/oracle/compare.hpp"
+#include "tuner/oracle/context_part.hpp"
 #include "tuner/oracle/oracle_kernels.hpp"
 #include "tuner/oracle/random_data.hpp"
 
@@ -48,6 +49,9 @@ struct DecodeCaseOptions {
   /// In a paged cache, one of about so many entries of the page table that a request uses is a hole, a number that no
   /// page of the pool has; 0: none.
   int hole_every = 0;
+  /// Which tokens of each context the case has. Those of a part have the data that they have in a case of all. Such a
+  /// case has no selection and no shared prefix.
+  ContextPart part = {};
 };
 
 /// How a kernel under check is launched. A number of CTAs alone means a segment cost of 0.
@@ -86,12 +90,15 @@ class DecodeCase {
   Result<LeanDecodeArgs> bind(const KernelSpec& spec, LaunchGrid grid, CheckWorkspace& workspace, CUstream_st* stream,
                               int kv_copy = 0) const;
 
+  const std::shared_ptr<const OracleKernels>& kernels() const { return kernels_; }
   const DecodeProblem& problem() const { return problem_; }
   const DecodeCaseOptions& options() const { return options_; }
   const std::vector<int>& context_lengths() const { return lengths_; }
   int batch() const { return static_cast<int>(lengths_.size()); }
-  /// The context length as kernels see it, within [0, capacity].
+  /// The length of the whole context as kernels see it, within [0, capacity].
   int clamped_length(int request) const;
+  /// The tokens of requests that the case has where they are a part (DecodeCaseOptions::part).
+  const HeldTokens& held() const { return held_; }
   std::int64_t output_tiles(const KernelSpec& spec) const;
   /// The workspace that a launch of `grid` CTAs on this case needs.
   WorkspaceLayout workspace(const KernelSpec& spec, std::int64_t grid) const;
@@ -117,6 +124,8 @@ class DecodeCase {
   /// Fills o and lse, including their padding, with kPoisonByte; with append also spoils the cache's rows of the query
   /// tokens. Stream-ordered.
   Result<void> reset_outputs(CUstream_st* stream);
+  /// The latter alone. Stream-ordered.
+  Result<void> spoil_new_rows(CUstream_st* stream);
   /// The oracle's results. The first call after create() or set_context_lengths() computes them on the GPU and waits.
   Result<const Reference*> reference(CUstream_st* stream);
 
@@ -135,6 +144,11 @@ class DecodeCase {
   std::int64_t lse_bytes() const { return lse_.bytes(); }
   const DeviceBuffer& o_buffer() const { return o_; }
   const DeviceBuffer& lse_buffer() const { return lse_; }
+  /// All copies of K, and of V; the latter is empty where they share memory.
+  const DeviceBuffer& k_buffer() const { return k_; }
+  const DeviceBuffer& v_buffer() const { return v_; }
+  /// Of the K and V that the last launch has appended, how many elements of the cache are wrong. Waits.
+  Result<std::int64_t> wrong_appended(CUstream_st* stream);
   /// The device array of batch() context lengths. With padding it does not start at its allocation's first byte.
   int* lengths_on_device() const { return const_cast<int*>(args_.context_lengths); }
   /// Writes K and V for the context lengths that the device holds at that point of the stream. Stream-ordered, without
@@ -151,6 +165,8 @@ class DecodeCase {
                                               const Reference& expected, CheckWorkspace& workspace, CUstream_st* stream,
                                               int launches, const std::function<Result<void>()>& before);
   Result<void> allocate(CUstream_st* stream);
+  /// Copies the lengths to the device, of whole contexts and of the part.
+  Result<void> upload_lengths(CUstream_st* stream);
   Result<void> allocate_kv(CUstream_st* stream);
   Result<void> allocate_features(CUstream_st* stream);
   Result<void> allocate_new_tokens(CUstream_st* stream);
@@ -171,9 +187,12 @@ class DecodeCase {
   DecodeCaseOptions options_;
   std::vector<int> lengths_, query_tokens_;
   std::vector<int> first_query_tokens_;  ///< [batch + 1], like q_offsets
+  std::vector<int> contexts_;            ///< of a part: the lengths of whole contexts, clamped
+  HeldTokens held_;
   LeanDecodeArgs args_{};
   CheckFeatures check_{};
   DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty when K and V share memory
+  DeviceBuffer contexts_device_, starts_device_;
   DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
   DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
   DeviceBuffer selection_, selected_counts_;

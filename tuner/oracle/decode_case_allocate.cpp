@@ -92,17 +92,19 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   if (options_.context_capacity == 0) {
     options_.context_capacity = static_cast<int>(usual_capacity(lengths_));
   }
+  std::int64_t capacity = held_capacity(options_.part, options_.context_capacity);
   if (features.page_size > 0) {
-    const std::int64_t whole = round_up(options_.context_capacity, features.page_size);
-    if (whole > std::numeric_limits<int>::max() || options_.context_capacity == 0) {
+    const std::int64_t whole = round_up(capacity, features.page_size);
+    if (whole > std::numeric_limits<int>::max() || capacity == 0) {
       return fail(ErrorCode::invalid_argument, fmt::format("a capacity of {} tokens cannot be divided into pages of {}",
-                                                           options_.context_capacity, features.page_size));
+                                                           capacity, features.page_size));
     }
-    options_.context_capacity = static_cast<int>(whole);
+    capacity = whole;
   }
+  if (options_.part.ranks == 1) options_.context_capacity = static_cast<int>(capacity);
   args_.batch = batch();
   args_.kv_heads = problem_.kv_heads;
-  args_.context_capacity = options_.context_capacity;
+  args_.context_capacity = static_cast<int>(capacity);
   const bool extreme = options_.data == DataKind::extreme;
   const double scale = extreme ? extreme_scale(problem_.head_dim) : 1.0 / std::sqrt(static_cast<double>(head_dim));
   args_.score_scale = static_cast<float>(scale);
@@ -113,6 +115,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
                           natural ? static_cast<double>(args_.score_scale) : scale_of_argument(args_.scale_log2));
   check_.shared_prefix = options_.shared_prefix;
   check_.hole_every = options_.hole_every;
+  check_.rank = options_.part.rank, check_.ranks = options_.part.ranks, check_.interleave = options_.part.interleave;
   first_query_tokens_.assign(1, 0);
   for (const int count : query_tokens_) first_query_tokens_.push_back(first_query_tokens_.back() + count);
 
@@ -143,8 +146,12 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.lse = lse_.as<float>();
   // Arrays of lengths may begin at any multiple of four bytes.
   args_.context_lengths = lengths_device_.as<int>() + (options_.padded ? batch() % 3 + 1 : 0);
-  LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), lengths_.data(), std::int64_t{batch()} * 4,
-                                    stream));
+  if (options_.part.ranks > 1) {
+    for (DeviceBuffer* const buffer : {&contexts_device_, &starts_device_})
+      LEANATTN_TRY(allocate_poisoned(*buffer, std::int64_t{batch()} * 4, stream));
+    args_.full_lengths = contexts_device_.as<int>(), args_.context_starts = starts_device_.as<int>();
+  }
+  LEANATTN_TRY(upload_lengths(stream));
   LEANATTN_TRY(kernels_->fill_q(args_, check_, stream));
   LEANATTN_TRY(plant_kv(stream));
   return wait_for(stream);
@@ -155,11 +162,11 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const std::int64_t element_bytes = kv_element_bytes(features);
   const auto pad = [&](std::int64_t units) { return padding(units, element_bytes); };
   // A page has the strides that a request has in a dense cache.
-  const std::int64_t tokens = features.page_size > 0 ? features.page_size : options_.context_capacity;
+  const std::int64_t tokens = features.page_size > 0 ? features.page_size : args_.context_capacity;
   const bool one_pool = features.page_size > 0 && options_.padded && !features.latent;
   std::int64_t pools = batch();
   if (features.page_size > 0) {
-    const std::int64_t max_pages = options_.context_capacity / features.page_size;
+    const std::int64_t max_pages = args_.context_capacity / features.page_size;
     const std::int64_t used = std::int64_t{batch()} * max_pages;
     pools = options_.pool_pages > 0 ? options_.pool_pages : pool_for(used);
     if (pools < used || pools > kMostPages) {

@@ -167,6 +167,17 @@ Result<ComparisonReport> DecodeCase::launch_and_compare(const LoadedKernel& kern
   return report;
 }
 
+Result<std::int64_t> DecodeCase::wrong_appended(CUstream_st* stream) {
+  std::int64_t wrong = 0;
+  if (check_.append == 0) return wrong;
+  LEANATTN_TRY(fill_bytes_async(wrong_appended_.data(), 0, 8, stream));
+  LEANATTN_TRY(
+      kernels_->new_rows(NewRowsStep::count_wrong, args_, check_, wrong_appended_.as<std::uint64_t>(), stream));
+  LEANATTN_TRY(copy_to_host_async(&wrong, wrong_appended_.data(), 8, stream));
+  LEANATTN_TRY(wait_for(stream));
+  return wrong;
+}
+
 Result<ComparisonReport> DecodeCase::check(const LoadedKernel& kernel, LaunchGrid grid, CUstream_st* stream) {
   if (!workspace_) workspace_ = std::make_unique<CheckWorkspace>();
   return check(kernel, grid, *workspace_, stream);

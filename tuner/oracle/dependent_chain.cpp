@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(128)
     const int head = (int)(of_tensor % heads), t = (int)(of_tensor / heads % check.q_len);
     const int request = (int)(of_tensor / heads / check.q_len);
     const int query_tokens = check_query_tokens(args, check, request);
-    const int token = check_context(args, request) - query_tokens + t;
+    const int token = check_context(args, check, request) - query_tokens + t;
     if (t >= query_tokens || (!is_q && token < 0)) continue;   // This row does not exist.
     if (!is_q && check.append == 0 && check_in_hole(args, check, request, token)) continue;   // Nor does this one.
     char* address;

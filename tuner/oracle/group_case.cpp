@@ -12,7 +12,6 @@
 
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
-#include "runtime/lookup/grids.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
 #include "tuner/oracle/random_data.hpp"
 
@@ -23,29 +22,11 @@ namespace {
 using decode_case_detail::round_up;
 using decode_case_detail::wait_for;
 
-/// Tokens of a context of `length` that a rank holds where units go in turn.
-int interleaved_length(int length, int unit, int ranks, int rank) {
-  const int round = unit * ranks;
-  return length / round * unit + std::clamp(length % round - rank * unit, 0, unit);
-}
-
 Result<std::vector<unsigned char>> download(const void* device, std::int64_t bytes, CUstream_st* stream) {
   std::vector<unsigned char> host(static_cast<std::size_t>(bytes));
   LEANATTN_TRY(copy_to_host_async(host.data(), device, bytes, stream));
   LEANATTN_TRY(wait_for(stream));
   return host;
-}
-
-template <class T>
-Result<void> upload_to(DeviceBuffer& buffer, const std::vector<T>& values, CUstream_st* stream) {
-  const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
-  if (buffer.bytes() < bytes) {
-    auto made = DeviceBuffer::allocate(bytes);
-    if (!made) return tl::unexpected(made.error());
-    buffer = std::move(*made);
-  }
-  LEANATTN_TRY(copy_to_device_async(buffer.data(), values.data(), bytes, stream));
-  return wait_for(stream);
 }
 
 std::int64_t count_other_than(const unsigned char* begin, std::int64_t bytes, unsigned char value) {
@@ -118,23 +99,15 @@ std::vector<int> distinct_of(const std::vector<int>& ordinals) {
   return distinct;
 }
 
-/// Tokens of a whole context that the first rank holds, which has the most of them.
-int even_part(int length, int unit, int ranks) {
-  return unit > 0 ? interleaved_length(length, unit, ranks, 0) : (length + ranks - 1) / ranks;
-}
-
 }  // namespace
 
 GroupCase::Rank::~Rank() {
   const CurrentContext scope(context());
+  part.reset();
   workspace.reset();
   member.reset();
   status.reset();
   stream = Stream();
-  for (DeviceBuffer* buffer :
-       {&k, &v, &o, &lse, &lengths_device, &starts_device, &full_device, &page_table, &q, &q_offsets, &sink_logits,
-        &alibi_slopes, &rope_table, &k_new, &v_new, &k_scale, &v_scale})
-    *buffer = DeviceBuffer();
 }
 
 Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, std::int64_t wait_bound_ms,
@@ -144,11 +117,9 @@ Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, 
   made.whole_ = std::make_unique<DecodeCase>(std::move(whole));
   made.problem_ = made.whole_->problem();
   const Features& has = made.problem_.features;
-  if (has.page_size != 0 || in_group(has) || !in_group(features) || made.whole_->options().padded ||
-      made.problem_.layout != KvLayout::contiguous ||
-      (has.kv_format != KvFormat::same && has.kv_scale == KvScale::token))
+  if (in_group(has) || !in_group(features) || made.whole_->options().padded)
     return fail(ErrorCode::invalid_argument, "a group case of such a decode case",
-                "Deal a dense, contiguous case without padding and without scales per token.");
+                "Deal a case of one GPU without padding.");
   made.problem_.features = features;
   made.problem_.layout = options.layout;
   LEANATTN_TRY(validate(made.problem_));
@@ -194,16 +165,7 @@ Result<GroupCase> GroupCase::create(DecodeCase whole, const Features& features, 
     blobs.push_back(*blob);
   }
   for (Rank& rank : made.ranks_) LEANATTN_TRY(rank.member->connect(blobs));
-  // Pages in random order, the same on all ranks, of a pool with some pages more.
-  if (features.page_size > 0) {
-    made.pages_.resize(static_cast<std::size_t>(made.whole_->batch() * (made.rank_capacity() / features.page_size)));
-    std::iota(made.pages_.begin(), made.pages_.end(), 2);
-    std::shuffle(made.pages_.begin(), made.pages_.end(), std::mt19937_64(made.whole_->options().seed));
-  }
-  LEANATTN_TRY(made.deal());
-  for (Rank& rank : made.ranks_) {
-    if (rank.gpu) LEANATTN_TRY(made.copy_inputs(rank));
-  }
+  LEANATTN_TRY(made.keep_spoilt_caches());
   return made;
 }
 
@@ -212,44 +174,6 @@ int GroupCase::ranks_on_a_gpu() const {
   for (int gpu = 0; gpu < gpus_; ++gpu)
     most = std::max(most, static_cast<int>(std::count(gpu_of_.begin(), gpu_of_.end(), gpu)));
   return most;
-}
-
-Result<void> GroupCase::copy_inputs(Rank& rank) {
-  const LeanDecodeArgs& from = whole_->args();
-  const Features& features = problem_.features;
-  const std::int64_t batch = whole_->batch();
-  const std::vector<int>& tokens = whole_->query_tokens();
-  const std::int64_t q_elements =
-      features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * from.q_stride_token
-                        : batch * from.q_stride_batch;
-  const std::int64_t scales = features.kv_scale == KvScale::head ? problem_.kv_heads : 1;
-  const std::int64_t rope_dim = features.rope_dim > 0 ? features.rope_dim : turning_dims(features, problem_.head_dim);
-  const auto new_bytes = [&](long long of_batch, long long of_token) {
-    return (features.ragged_q ? std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0}) * of_token
-                              : batch * of_batch) *
-           2;
-  };
-  struct Input {
-    const void* at;
-    std::int64_t bytes;
-    DeviceBuffer& to;
-  };
-  for (const Input& input :
-       {Input{from.q, q_elements * 2, rank.q}, Input{from.q_offsets, (batch + 1) * 4, rank.q_offsets},
-        Input{from.sink_logits, std::int64_t{problem_.q_heads} * 4, rank.sink_logits},
-        Input{from.alibi_slopes, std::int64_t{problem_.q_heads} * 4, rank.alibi_slopes},
-        Input{from.rope_table, std::max(1, whole_->options().context_capacity) * rope_dim * 4, rank.rope_table},
-        Input{from.k_new, new_bytes(from.k_new_stride_batch, from.k_new_stride_token), rank.k_new},
-        Input{from.v_new, new_bytes(from.v_new_stride_batch, from.v_new_stride_token), rank.v_new},
-        Input{from.k_scale, scales * 4, rank.k_scale}, Input{from.v_scale, scales * 4, rank.v_scale}}) {
-    if (input.at == nullptr || input.bytes == 0) continue;
-    const auto bytes = download(input.at, input.bytes, stream_);
-    if (!bytes) return tl::unexpected(bytes.error());
-    const CurrentContext scope(rank.context());
-    LEANATTN_TRY(scope.entered());
-    LEANATTN_TRY(upload_to(input.to, *bytes, rank.stream.get()));
-  }
-  return {};
 }
 
 Result<void> GroupCase::add_rank(int number, std::int64_t wait_bound_ms, const std::shared_ptr<const Context>& gpu,
@@ -269,11 +193,72 @@ Result<void> GroupCase::add_rank(int number, std::int64_t wait_bound_ms, const s
   if (!member) return tl::unexpected(member.error());
   rank.member = *std::move(member);
   rank.workspace = std::make_unique<CheckWorkspace>();
-  for (const auto& [buffer, bytes] :
-       {std::pair(&rank.o, whole_->o_bytes()), std::pair(&rank.lse, whole_->lse_bytes())}) {
-    auto allocated = DeviceBuffer::allocate(bytes);
-    if (!allocated) return tl::unexpected(allocated.error());
-    *buffer = std::move(*allocated);
+  std::shared_ptr<const OracleKernels>& kernels = oracles_[gpu_of(number)];
+  if (!gpu) kernels = whole_->kernels();
+  if (!kernels) {
+    auto loaded = whole_->kernels()->in_current_context();
+    if (!loaded) return tl::unexpected(loaded.error());
+    kernels = *std::move(loaded);
+  }
+  const DecodeCaseOptions& whole = whole_->options();
+  auto part = DecodeCase::create(kernels, without_group(problem_), whole_->context_lengths(),
+                                 {.seed = whole.seed,
+                                  .data = whole.data,
+                                  .context_capacity = whole.context_capacity,
+                                  .kv_copies = options_.kv_copies,
+                                  .query_tokens = whole_->query_tokens(),
+                                  .part = {.rank = number,
+                                           .ranks = ranks,
+                                           .interleave = problem_.features.context_interleave,
+                                           .even = options_.even}},
+                                 rank.stream.get());
+  if (!part) return tl::unexpected(part.error());
+  rank.part = std::make_unique<DecodeCase>(*std::move(part));
+  return {};
+}
+
+Result<void> GroupCase::keep_spoilt_caches() {
+  if (!problem_.features.append) return {};
+  for (Rank& rank : ranks_) {
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    LEANATTN_TRY(rank.part->spoil_new_rows(rank.stream.get()));
+    auto caches = caches_of(rank);
+    if (!caches) return tl::unexpected(caches.error());
+    rank.spoilt = *std::move(caches);
+  }
+  return {};
+}
+
+Result<std::vector<unsigned char>> GroupCase::caches_of(const Rank& rank) {
+  std::vector<unsigned char> caches;
+  for (const DeviceBuffer* const cache : {&rank.part->k_buffer(), &rank.part->v_buffer()}) {
+    if (cache->bytes() == 0) continue;
+    const auto bytes = download(cache->data(), rank.part->kv_copy_bytes(), rank.stream.get());
+    if (!bytes) return tl::unexpected(bytes.error());
+    caches.insert(caches.end(), bytes->begin(), bytes->end());
+  }
+  return caches;
+}
+
+Result<void> GroupCase::check_caches(ComparisonReport& report) {
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    const Rank& rank = ranks_[number];
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    const auto wrong = rank.part->wrong_appended(rank.stream.get());
+    if (!wrong) return tl::unexpected(wrong.error());
+    // With the rows of new tokens spoilt again, the caches must be as they were before the launch.
+    LEANATTN_TRY(rank.part->spoil_new_rows(rank.stream.get()));
+    const auto caches = caches_of(rank);
+    if (!caches) return tl::unexpected(caches.error());
+    std::int64_t elsewhere = 0;
+    for (std::size_t at = 0; at < caches->size(); ++at) elsewhere += (*caches)[at] != rank.spoilt[at];
+    report.wrong_appended += *wrong + elsewhere;
+    if (*wrong + elsewhere > 0)
+      note_failure(report, fmt::format("rank {} has {} wrong elements of new tokens in its cache, and {} wrong bytes "
+                                       "elsewhere in it, after an append",
+                                       number, *wrong, elsewhere));
   }
   return {};
 }
@@ -298,245 +283,17 @@ Result<void> GroupCase::prepare(const LoadedKernel& kernel) {
   return {};
 }
 
-std::int64_t GroupCase::rank_capacity() const {
-  constexpr int kBehind = 8, kStep = 16;  // tokens of NaN behind an even part at least
-  const int page = problem_.features.page_size, whole = whole_->options().context_capacity;
-  const std::int64_t tokens =
-      options_.even ? round_up(even_part(whole, problem_.features.context_interleave, ranks()) + kBehind, kStep)
-                    : whole;
-  return round_up(tokens, page > 0 ? page : 1);
-}
-
-GroupCase::Strides GroupCase::strides(std::int64_t columns) const {
-  const std::int64_t heads = problem_.kv_heads,
-                     tokens = problem_.features.page_size > 0 ? problem_.features.page_size : rank_capacity();
-  if (problem_.layout == KvLayout::contiguous) return {heads * tokens * columns, tokens * columns, columns};
-  return {tokens * heads * columns, columns, heads * columns};
-}
-
-Result<void> GroupCase::deal() {
-  const Features& features = problem_.features;
-  const int batch = whole_->batch(), count = ranks(), unit = features.context_interleave;
-  std::mt19937_64 random(whole_->options().seed);
-  for (Rank& rank : ranks_) rank.lengths.clear(), rank.starts.clear();
-  std::vector<int> full;
-  for (int request = 0; request < batch; ++request) {
-    const int length = whole_->clamped_length(request);
-    full.push_back(length);
-    // Where the parts begin: contiguous ones are cut anywhere, or one rank has all.
-    std::vector<int> cuts{0};
-    for (int rank = 1; rank < count; ++rank) {
-      const int anywhere = static_cast<int>(random() % static_cast<unsigned>(length + 1));
-      cuts.push_back(options_.even || request % 4 == 0 ? static_cast<int>(std::int64_t{length} * rank / count)
-                     : request % 4 == 1                ? (rank <= request / 4 % count ? 0 : length)
-                                                       : anywhere);
-    }
-    cuts.push_back(length);
-    std::sort(cuts.begin(), cuts.end());
-    for (int rank = 0; rank < count; ++rank) {
-      const auto r = static_cast<std::size_t>(rank);
-      ranks_[r].starts.push_back(unit > 0 ? 0 : cuts[r]);
-      ranks_[r].lengths.push_back(unit > 0 ? interleaved_length(length, unit, count, rank) : cuts[r + 1] - cuts[r]);
-    }
-  }
-  const LeanDecodeArgs from = whole_->args();
-  const std::int64_t element = kv_element_bytes(features);
-  const auto k = download(from.k, batch * from.k_stride_batch * element, stream_);
-  if (!k) return tl::unexpected(k.error());
-  const auto v = features.latent ? k : download(from.v, batch * from.v_stride_batch * element, stream_);
-  if (!v) return tl::unexpected(v.error());
-  for (int number = 0; number < count; ++number) {
-    Rank& rank = ranks_[static_cast<std::size_t>(number)];
-    const CurrentContext scope = enter(number);
-    LEANATTN_TRY(scope.entered());
-    LEANATTN_TRY(deal_tensor(rank, number, true, *k));
-    if (!features.latent) LEANATTN_TRY(deal_tensor(rank, number, false, *v));
-    LEANATTN_TRY(upload_to(rank.lengths_device, rank.lengths, rank.stream.get()));
-    LEANATTN_TRY(upload_to(rank.starts_device, rank.starts, rank.stream.get()));
-    LEANATTN_TRY(upload_to(rank.full_device, full, rank.stream.get()));
-    if (features.page_size == 0) continue;
-    // Entries behind a rank's tokens and outside of windows hold pages that no pool has.
-    std::vector<int> table = pages_;
-    const auto per_request = static_cast<int>(table.size()) / batch;
-    for (int request = 0; request < batch; ++request)
-      for (int page = 0; page < per_request; ++page)
-        if (!page_is_seen(rank, number, request, page))
-          table[static_cast<std::size_t>(request) * static_cast<std::size_t>(per_request) +
-                static_cast<std::size_t>(page)] = 0x7ffffff0;
-    LEANATTN_TRY(upload_to(rank.page_table, table, rank.stream.get()));
-  }
-  return {};
-}
-
-std::int64_t GroupCase::position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const {
-  const int unit = problem_.features.context_interleave;
-  if (unit > 0) return ((token / unit) * ranks() + number) * unit + token % unit;
-  return rank.starts[static_cast<std::size_t>(request)] + token;
-}
-
-bool GroupCase::seen(std::int64_t request, std::int64_t position) const {
-  const Features& features = problem_.features;
-  if (features.window == 0 || position < features.sink_tokens) return true;
-  const int queries = whole_->query_tokens()[static_cast<std::size_t>(request)];
-  return position > whole_->clamped_length(static_cast<int>(request)) - queries - features.window;
-}
-
-bool GroupCase::is_new(std::int64_t request, std::int64_t position) const {
-  return position >=
-         whole_->clamped_length(static_cast<int>(request)) - whole_->query_tokens()[static_cast<std::size_t>(request)];
-}
-
-Result<void> GroupCase::check_caches(ComparisonReport& report) {
-  const KvFormat format = problem_.features.kv_format;
-  const std::size_t element = static_cast<std::size_t>(kv_element_bytes(problem_.features));
-  for (std::size_t number = 0; number < ranks_.size(); ++number) {
-    const Rank& rank = ranks_[number];
-    const CurrentContext scope(rank.context());
-    LEANATTN_TRY(scope.entered());
-    for (const bool is_k : {true, false}) {
-      const std::vector<unsigned char>& expected = is_k ? rank.k_expected : rank.v_expected;
-      if (expected.empty()) continue;
-      const auto found =
-          download((is_k ? rank.k : rank.v).data(), static_cast<std::int64_t>(expected.size()), rank.stream.get());
-      if (!found) return tl::unexpected(found.error());
-      if (*found == expected) continue;
-      std::int64_t wrong = 0;
-      for (std::size_t at = 0; at < expected.size(); at += element) {
-        // Turning a zero may change its sign, which is in the last byte.
-        const unsigned char sign = format == KvFormat::int8 ? 0 : 0x80;
-        bool zeros = true, equal = true;
-        for (std::size_t i = 0; i < element; ++i) {
-          const auto bits = static_cast<unsigned char>(i + 1 == element ? ~sign : 0xff);
-          equal &= (*found)[at + i] == expected[at + i];
-          zeros &= ((*found)[at + i] & bits) == 0 && (expected[at + i] & bits) == 0;
-        }
-        wrong += !equal && !zeros;
-      }
-      report.wrong_appended += wrong;
-      if (wrong > 0)
-        note_failure(report, fmt::format("rank {} has {} wrong elements in its cache of {} after an append", number,
-                                         wrong, is_k ? "K" : "V"));
-    }
-  }
-  return {};
-}
-
-bool GroupCase::page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const {
-  const std::int64_t first = page * problem_.features.page_size,
-                     end = std::min<std::int64_t>(first + problem_.features.page_size,
-                                                  rank.lengths[static_cast<std::size_t>(request)]);
-  for (std::int64_t token = first; token < end; ++token)
-    if (seen(request, position_of(rank, number, request, token))) return true;
-  return false;
-}
-
-Result<void> GroupCase::deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from) {
-  const Features& features = problem_.features;
-  const LeanDecodeArgs whole = whole_->args();
-  const std::int64_t columns = is_k ? problem_.head_dim : whole_->v_head_dim();
-  const std::int64_t row = columns * kv_element_bytes(features), capacity = rank_capacity();
-  const std::int64_t page = features.page_size, heads = problem_.kv_heads, batch = whole_->batch();
-  const std::int64_t from_batch = is_k ? whole.k_stride_batch : whole.v_stride_batch,
-                     from_head = is_k ? whole.k_stride_head : whole.v_stride_head,
-                     from_token = is_k ? whole.k_stride_token : whole.v_stride_token;
-  const std::int64_t pool = page > 0 ? static_cast<std::int64_t>(pages_.size()) + 5 : 0;
-  const std::int64_t tokens = page > 0 ? pool * page : batch * capacity;
-  const Strides place = strides(columns);
-  // What no kernel may read is NaN, or a value that no data has. What it may read but must not use, tokens outside the
-  // window in a page with tokens that are seen, is neither that nor data.
-  constexpr unsigned char kUnseenByte = 0x40;  // 3 in bf16, 2 in fp16 and fp8, 64 in int8
-  const unsigned char kSpoiltByte = features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte;  // of new tokens' rows
-  std::vector<unsigned char> to(static_cast<std::size_t>(tokens * heads * row),
-                                features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte);
-  const int unit = features.context_interleave;
-  for (std::int64_t request = 0; request < batch; ++request) {
-    const auto r = static_cast<std::size_t>(request);
-    // Tokens that follow each other here and there are copied at once.
-    const std::int64_t element = kv_element_bytes(features);
-    const bool in_a_row = place.token == columns && from_token == columns;
-    for (std::int64_t token = 0, run = 0; token < rank.lengths[r]; token += run) {
-      run = in_a_row ? rank.lengths[r] - token : 1;
-      if (unit > 0) run = std::min(run, unit - token % unit);
-      if (page > 0) run = std::min(run, page - token % page);
-      const std::int64_t position = position_of(rank, number, request, token);
-      const bool mixed = page > 0 && features.window > 0 && page_is_seen(rank, number, request, token / page);
-      const std::int64_t block =
-          page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
-      for (std::int64_t head = 0; head < heads; ++head) {
-        const std::int64_t at =
-            block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
-        const std::int64_t source = request * from_batch + head * from_head + position * from_token;
-        std::memcpy(to.data() + at * element, from.data() + source * element, static_cast<std::size_t>(run * row));
-        for (std::int64_t i = 0; mixed && i < run; ++i)
-          if (!seen(request, position + i))
-            std::memset(to.data() + (at + i * place.token) * element, kUnseenByte, static_cast<std::size_t>(row));
-      }
-    }
-  }
-  if (features.append) {
-    (is_k ? rank.k_expected : rank.v_expected) = to;
-    for (std::int64_t request = 0; request < batch; ++request) {
-      for (std::int64_t token = 0; token < rank.lengths[static_cast<std::size_t>(request)]; ++token) {
-        if (!is_new(request, position_of(rank, number, request, token))) continue;
-        const std::int64_t block =
-            page > 0 ? pages_[static_cast<std::size_t>(request * (capacity / page) + token / page)] : request;
-        for (std::int64_t head = 0; head < heads; ++head) {
-          const std::int64_t at =
-              block * place.batch + head * place.head + (page > 0 ? token % page : token) * place.token;
-          std::memset(to.data() + at * kv_element_bytes(features), kSpoiltByte, static_cast<std::size_t>(row));
-        }
-      }
-    }
-    (is_k ? rank.k_spoilt : rank.v_spoilt) = to;
-  }
-  DeviceBuffer& buffer = is_k ? rank.k : rank.v;
-  const auto bytes = static_cast<std::int64_t>(to.size());
-  if (buffer.bytes() < bytes * options_.kv_copies) {
-    auto allocated = DeviceBuffer::allocate(bytes * options_.kv_copies);
-    if (!allocated) return tl::unexpected(allocated.error());
-    buffer = std::move(*allocated);
-  }
-  for (int copy = 0; copy < options_.kv_copies; ++copy)
-    LEANATTN_TRY(copy_to_device_async(buffer.at(copy * bytes), to.data(), bytes, rank.stream.get()));
-  return wait_for(rank.stream.get());
-}
-
 LeanDecodeArgs GroupCase::args(int number, int kv_copy) const {
   const Rank& rank = ranks_[static_cast<std::size_t>(number)];
-  const Features& features = problem_.features;
-  LeanDecodeArgs args = whole_->args();
-  const std::int64_t capacity = rank_capacity();
-  const Strides k = strides(problem_.head_dim), v = features.latent ? k : strides(whole_->v_head_dim());
-  args.k_stride_batch = k.batch, args.k_stride_head = k.head, args.k_stride_token = k.token;
-  args.v_stride_batch = v.batch, args.v_stride_head = v.head, args.v_stride_token = v.token;
-  args.k = rank.k.at(rank.k.bytes() / options_.kv_copies * kv_copy);
-  args.v = features.latent ? args.k : rank.v.at(rank.v.bytes() / options_.kv_copies * kv_copy);
-  args.context_capacity = static_cast<int>(capacity);
-  args.context_lengths = rank.lengths_device.as<int>();
-  if (features.page_size > 0) {
-    args.page_table = rank.page_table.as<int>();
-    args.page_table_stride = capacity / features.page_size;
-    args.pool_pages = static_cast<int>(pages_.size()) + 5;
-  }
-  args.full_lengths = rank.full_device.as<int>();
-  args.context_starts = rank.starts_device.as<int>();
+  LeanDecodeArgs args = rank.part->args(kv_copy);
   args.group_checks = 1;
-  args.o = rank.o.data(), args.lse = rank.lse.as<float>();
-  if (rank.gpu) {
-    args.q = rank.q.data(), args.q_offsets = rank.q_offsets.as<int>();
-    args.sink_logits = rank.sink_logits.as<float>(), args.alibi_slopes = rank.alibi_slopes.as<float>();
-    args.rope_table = rank.rope_table.as<float>();
-    args.k_new = rank.k_new.data(), args.v_new = rank.v_new.data();
-    args.k_scale = rank.k_scale.as<float>(), args.v_scale = rank.v_scale.as<float>();
-  }
   args.status = rank.status->block();
   rank.member->bind(args);
   return args;
 }
 
 WorkspaceLayout GroupCase::workspace(const KernelSpec& spec, LaunchGrid grid) const {
-  const std::int64_t outputs = output_tiles(problem_, whole_->batch(), spec);
-  return workspace_layout(spec, partial_slots(spec, grid.ctas, outputs, rank_capacity()), outputs);
+  return ranks_.front().part->workspace(spec, grid.ctas);
 }
 
 Result<LeanDecodeArgs> GroupCase::bind(int number, const KernelSpec& spec, LaunchGrid grid) {
@@ -562,12 +319,7 @@ Result<void> GroupCase::reset_outputs() {
   for (const Rank& rank : ranks_) {
     const CurrentContext scope(rank.context());
     LEANATTN_TRY(scope.entered());
-    for (const auto& [buffer, spoilt] : {std::pair(&rank.k, &rank.k_spoilt), std::pair(&rank.v, &rank.v_spoilt)})
-      if (!spoilt->empty())
-        LEANATTN_TRY(copy_to_device_async(buffer->data(), spoilt->data(), static_cast<std::int64_t>(spoilt->size()),
-                                          rank.stream.get()));
-    LEANATTN_TRY(fill_bytes_async(rank.o.data(), kPoisonByte, rank.o.bytes(), rank.stream.get()));
-    LEANATTN_TRY(fill_bytes_async(rank.lse.data(), kPoisonByte, rank.lse.bytes(), rank.stream.get()));
+    LEANATTN_TRY(rank.part->reset_outputs(rank.stream.get()));
     LEANATTN_TRY(wait_for(rank.stream.get()));
   }
   return {};
@@ -618,9 +370,9 @@ Result<std::vector<std::vector<unsigned char>>> GroupCase::outputs(ComparisonRep
   for (const Rank& rank : ranks_) {
     const CurrentContext scope(rank.context());
     LEANATTN_TRY(scope.entered());
-    auto o = download(rank.o.data(), rank.o.bytes(), rank.stream.get());
+    auto o = download(rank.part->o_buffer().data(), rank.part->o_bytes(), rank.stream.get());
     if (!o) return tl::unexpected(o.error());
-    const auto lse = download(rank.lse.data(), rank.lse.bytes(), rank.stream.get());
+    const auto lse = download(rank.part->lse_buffer().data(), rank.part->lse_bytes(), rank.stream.get());
     if (!lse) return tl::unexpected(lse.error());
     o->insert(o->end(), lse->begin(), lse->end());
     raw.push_back(*std::move(o));
@@ -731,13 +483,15 @@ Result<ComparisonReport> GroupCase::check(const LoadedKernel& kernel, LaunchGrid
 }
 
 Result<void> GroupCase::set_context_lengths(std::vector<int> context_lengths) {
+  for (const Rank& rank : ranks_) {
+    const CurrentContext scope(rank.context());
+    LEANATTN_TRY(scope.entered());
+    LEANATTN_TRY(rank.part->set_context_lengths(context_lengths, rank.stream.get()));
+    LEANATTN_TRY(wait_for(rank.stream.get()));
+  }
   LEANATTN_TRY(whole_->set_context_lengths(std::move(context_lengths), stream_));
   LEANATTN_TRY(wait_for(stream_));
-  // Where rows are turned, q depends on positions, as new tokens always do.
-  for (Rank& rank : ranks_) {
-    if (rank.gpu) LEANATTN_TRY(copy_inputs(rank));
-  }
-  return deal();
+  return keep_spoilt_caches();
 }
 
 Result<void> GroupCase::reset() {
@@ -745,6 +499,7 @@ Result<void> GroupCase::reset() {
     const CurrentContext scope(rank.context());
     LEANATTN_TRY(scope.entered());
     LEANATTN_TRY(rank.workspace->reset(rank.stream.get()));
+    if (problem_.features.append) LEANATTN_TRY(rank.part->plant_kv(rank.stream.get()));
     LEANATTN_TRY(rank.member->reset(rank.stream.get()));
     rank.status->acknowledge();
     LEANATTN_TRY(wait_for(rank.stream.get()));

@@ -24,8 +24,7 @@ struct GroupCaseOptions {
   /// The CUDA ordinal of each rank's GPU instead, of which the first is the current one; empty: as above.
   std::vector<int> devices = {};
   KvLayout layout = KvLayout::contiguous;  ///< of the ranks' caches
-  /// Contiguous parts are cut evenly, and each rank has room for just its share, so that all ranks have equal work.
-  bool even = false;
+  bool even = false;                       ///< parts are (ContextPart::even)
   /// Kernels that are launched are those of parts over NCCL (Features::context_ranks), each of which writes all heads
   /// of its part. The case merges them as a launch over NCCL does. The problem has replicate_output, and no sink
   /// logits.
@@ -35,11 +34,10 @@ struct GroupCaseOptions {
 
 class GroupCase {
  public:
-  /// Deals the K and V of `whole`, a contiguous case of a dense cache without scales per token, to the ranks of
-  /// `features`, which are those of whole.problem() with context_parallel and what goes with it, and may have a
-  /// page_size. Unless parts are to be even, of contiguous ones request 0 is dealt evenly, request 1 lies on one rank
-  /// only, others are cut anywhere. Waits. Errors: invalid_argument, unsupported (GPUs that differ, or do not reach
-  /// each other), those of GroupMember, out_of_memory, launch_failed, context_lost.
+  /// Gives each rank of `features` a decode case of its part of the contexts of `whole`, with the same data. `whole` is
+  /// one GPU's, without padding. `features` are those of whole.problem() with context_parallel and what goes with it;
+  /// their page_size may differ. Waits. Errors: invalid_argument, unsupported (GPUs that differ, or do not reach each
+  /// other), those of GroupMember and DecodeCase::create.
   static Result<GroupCase> create(DecodeCase whole, const Features& features, std::int64_t wait_bound_ms,
                                   CUstream_st* stream, const GroupCaseOptions& options = {});
 
@@ -50,7 +48,9 @@ class GroupCase {
   const LaunchStatus& status(int rank) const { return *ranks_[static_cast<std::size_t>(rank)].status; }
   const Stream& stream(int rank) const { return ranks_[static_cast<std::size_t>(rank)].stream; }
   /// The tokens of a request that a rank holds.
-  const std::vector<int>& lengths(int rank) const { return ranks_[static_cast<std::size_t>(rank)].lengths; }
+  const std::vector<int>& lengths(int rank) const {
+    return ranks_[static_cast<std::size_t>(rank)].part->held().lengths;
+  }
 
   int gpus() const { return gpus_; }
   /// The number of the rank's GPU, 0 for the one that was current.
@@ -84,7 +84,8 @@ class GroupCase {
   Result<ComparisonReport> check(const LoadedKernel& kernel, LaunchGrid grid, int launches = 1);
   /// Gives the requests other lengths, at most the capacity. Waits.
   Result<void> set_context_lengths(std::vector<int> context_lengths);
-  /// What leanattn_group_reset does on all ranks, with their workspaces. No launch may run.
+  /// What leanattn_group_reset does on all ranks, with their workspaces, and caches that were appended to. No launch
+  /// may run.
   Result<void> reset();
 
  private:
@@ -99,12 +100,8 @@ class GroupCase {
     Stream stream;
     std::shared_ptr<LaunchStatus> status;
     std::unique_ptr<GroupMember> member;
-    std::vector<int> lengths, starts;
-    DeviceBuffer k, v, o, lse, lengths_device, starts_device, full_device, page_table;
-    /// With append: what K and V hold after a launch, and before it.
-    std::vector<unsigned char> k_expected, v_expected, k_spoilt, v_spoilt;
-    DeviceBuffer q, q_offsets, sink_logits, alibi_slopes, rope_table, k_new, v_new, k_scale,
-        v_scale;  ///< those of the whole case, of ranks on another GPU
+    std::unique_ptr<DecodeCase> part;
+    std::vector<unsigned char> spoilt;  ///< with append: the cache before a launch
     std::unique_ptr<CheckWorkspace> workspace;
   };
 
@@ -113,25 +110,12 @@ class GroupCase {
                         Stream stream);
   /// The kernel on the rank's GPU.
   Result<const LoadedKernel*> kernel_of(int rank, const LoadedKernel& kernel);
-  Result<void> deal();
-  /// Where in the whole context a rank's token lies, and whether a query token sees the token there.
-  std::int64_t position_of(const Rank& rank, int number, std::int64_t request, std::int64_t token) const;
-  bool seen(std::int64_t request, std::int64_t position) const;
-  /// Whether the token there is a query token's own.
-  bool is_new(std::int64_t request, std::int64_t position) const;
+  /// With append: remembers what the caches hold before a launch.
+  Result<void> keep_spoilt_caches();
+  /// K and V of the rank's first copy, as they are.
+  static Result<std::vector<unsigned char>> caches_of(const Rank& rank);
   /// Whether each rank's cache holds what it must after a launch with append.
   Result<void> check_caches(ComparisonReport& report);
-  /// Whether a query token sees a token of a page of the rank.
-  bool page_is_seen(const Rank& rank, int number, std::int64_t request, std::int64_t page) const;
-  /// Copies to a rank's GPU what all ranks read alike.
-  Result<void> copy_inputs(Rank& rank);
-  /// Elements from one request (or page), head and token to the next of a rank's K or V.
-  struct Strides {
-    std::int64_t batch = 0, head = 0, token = 0;
-  };
-  Strides strides(std::int64_t columns) const;
-  Result<void> deal_tensor(Rank& rank, int number, bool is_k, const std::vector<unsigned char>& from);
-  std::int64_t rank_capacity() const;  ///< tokens of a request for which each rank has room
   /// One output like those of all ranks, merged of the ranks' parts.
   std::vector<unsigned char> merged_of_parts(const std::vector<std::vector<unsigned char>>& parts,
                                              ComparisonReport& report) const;
@@ -145,7 +129,7 @@ class GroupCase {
   std::vector<int> gpu_of_{0};  ///< by rank
   int gpus_ = 1;
   std::map<std::pair<int, std::string>, LoadedKernel> kernels_;  ///< of other GPUs, by GPU and name
-  std::vector<int> pages_;  ///< [batch, pages of a request], where a rank has them in its pool
+  std::map<int, std::shared_ptr<const OracleKernels>> oracles_;  ///< by GPU
   CUstream_st* stream_ = nullptr;
 };
 

@@ -88,7 +88,9 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .row_rope = row != nullptr ? row->rope_offset : 0,
           .second_cache = features.second_cache,
           .data_request = 0,
-          .reserved = 0};
+          .rank = 0,
+          .ranks = 1,
+          .interleave = 0};
 }
 
 Result<CompiledKernel> OracleKernels::compile(Arch arch, CubinCache* cubins, std::string_view score) {
@@ -127,6 +129,10 @@ Result<std::shared_ptr<const OracleKernels>> OracleKernels::for_score(const std:
   auto made = load(arch_, cubins_, score);
   if (made) variants_.emplace(score, *made);
   return made;
+}
+
+Result<std::shared_ptr<const OracleKernels>> OracleKernels::in_current_context() const {
+  return load(arch_, cubins_, score_);
 }
 
 Result<void> OracleKernels::fill_q(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const {

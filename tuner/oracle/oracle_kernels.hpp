@@ -53,6 +53,8 @@ class OracleKernels {
   /// Errors: those of load().
   Result<std::shared_ptr<const OracleKernels>> for_score(const std::string& score) const;
   const std::string& score() const { return score_; }
+  /// The same kernels in the current context, which may be another one. Errors: those of load().
+  Result<std::shared_ptr<const OracleKernels>> in_current_context() const;
 
   /// fill_q() writes q. fill_table() writes args.page_table from `pages`, int [batch, max_pages], all different;
   /// entries that no kernel may read get pages that no pool has. fill_kv() writes the k, v and scales of visible
