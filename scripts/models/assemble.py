@@ -7,7 +7,7 @@ from pathlib import Path
 import transformers
 from transformers.configuration_utils import _LEGACY_LAYER_TYPE_REMAP
 
-from derive import ALIBI, CONFIG_MAPPING, RELEVANT, Layer, Type, text_types
+from derive import BY_HAND, CONFIG_MAPPING, RELEVANT, Layer, Type, decoder_within, text_types
 from fit import fit
 from patterns import pattern_of
 
@@ -52,12 +52,12 @@ def entry_of(name, cached):
             for role in ("kv", "dim", "v", "k_is_v"):
                 roles.pop(role, None)
             unexplained = [u for u in unexplained if u[1] not in ("kv", "dim", "v")]
+        if roles.get("prompt_window") == ["1"]:  # the window is of the tokens behind the prompt
+            roles.pop("window")
         if roles.get("causal") == ["1"]:
             roles.pop("causal")
         elif "causal" not in roles:
             return None, ["encodes"]
-        if name in ALIBI:
-            roles["alibi"] = ALIBI[name]
         entry["kinds"][kind] = {NAMES.get(role, role): chain for role, chain in roles.items()}
     if t.base.is_encoder_decoder and not cached["list"]:
         entry["kinds"].pop("other", None)
@@ -107,36 +107,12 @@ def finish(entry, t):
     return entry
 
 
-def decoder_within(base):
-    """Where a config of several parts has the one that decodes: (field, its type)."""
-    text = None
-    try:
-        text = base.get_text_config(decoder=True)
-    except Exception:
-        pass
-    subs = {k: getattr(base, k, None) for k in getattr(base, "sub_configs", {})}
-    for field in subs:
-        if text is not None and text is not base and subs[field] is text:
-            return field, text.model_type
-    for field in ("thinker_config", "text_config", "decoder", "decoder_config", "language_config", "llm_config", "generator"):
-        inner = getattr(base, field, None)
-        if isinstance(inner, transformers.PreTrainedConfig) and field in vars(base):
-            return field, inner.model_type
-    for field, inner in subs.items():  # one level further down
-        if base.is_encoder_decoder or re.search("encoder|vision|audio|speech|qformer", field):
-            continue
-        if isinstance(inner, transformers.PreTrainedConfig) and text is not None and text is not base:
-            return field, inner.model_type
-    return None
-
-
 def assemble(cache, target):
     """Writes the file `target` from what `cache` has. Prints what could not be explained, which by_hand.json may settle."""
-    by_hand = json.loads((Path(__file__).parent / "by_hand.json").read_text())
     decode = set(text_types())
     types, encoders, open_questions = {}, [], {}
     for name in sorted(CONFIG_MAPPING.keys()):
-        if name in by_hand["types"]:
+        if name in BY_HAND["types"]:
             continue
         file = Path(cache) / f"{name}.json"
         cached = json.loads(file.read_text()) if file.exists() else {"error": "not probed"}
@@ -163,13 +139,11 @@ def assemble(cache, target):
             open_questions[name] = cached["error"]
         else:
             encoders.append(name)
-    for name, entry in by_hand["types"].items():
-        if "like" in entry:  # a type whose model does not run with the defaults of its config
-            entry = {k: v for k, v in json.loads(json.dumps(types[entry["like"]])).items() if k not in ("defaults", "names")}
+    for name, entry in BY_HAND["types"].items():
         if name in CONFIG_MAPPING and "kinds" in entry:
             entry = finish(entry, Type(name))
         types[name] = {k: v for k, v in entry.items() if k != "why"}
-    for name, additions in by_hand["additions"].items():
+    for name, additions in BY_HAND["additions"].items():
         if name not in types:
             continue
         for kind in additions.pop("drop", ()):

@@ -5,12 +5,14 @@ Of each type a small model is probed, then the same model with one field changed
 is explained by expressions over the fields (fit.py).
 """
 
+import contextlib
 import dataclasses
 import inspect
 import json
 import re
 import signal
 import time
+from pathlib import Path
 
 import transformers
 
@@ -18,7 +20,7 @@ from fit import evaluate, first_of, fit
 from probe import CONFIG_MAPPING, Layer, layers_of, modeling_auto
 
 RELEVANT = re.compile(
-    r"head|kv|key_value|^d_model$|^dim$|^emb_dim$|hidden_size$|embd$|^embed_dim$|window|chunk|lora|rope_head|topk|soft|cap$|block_size|"
+    r"head|kv|key_value|^d_model$|^dim$|^emb_dim$|hidden_size$|embd$|^embed_dim$|window|chunk|lora|rope_head|topk|budget|soft|cap$|block_size|"
     r"num_hidden_layers|n_layers?$|decoder_layers$|^num_layers$|num_decoder_layers|sink|alibi|bidirectional|multi_query|"
     r"new_decoder|is_decoder|query_group|window_size|local|index|compress")
 IRRELEVANT = re.compile(
@@ -33,12 +35,11 @@ LISTS = ("layer_types", "layers_block_type", "block_types", "attention_layers", 
 UNDECLARED = ("head_dim",)
 NESTED = ("attn_config", "linear_attn_config")
 # Decoders that no auto class of text has: parts of other models, and models of speech.
-MORE = ("blt_local_decoder", "clvp", "clvp_decoder", "csm_depth_decoder_model", "glm_image", "glm_image_text", "mimi", "mimi_decoder",
+MORE = ("gemma4_assistant", "nougat", "blt_local_decoder", "clvp", "clvp_decoder", "csm_depth_decoder_model", "glm_image", "glm_image_text", "mimi", "mimi_decoder",
         "moshi_depth", "muse_glimmer_assistant", "qwen2_5_omni_talker", "qwen3_omni_moe_talker", "qwen3_omni_moe_talker_code_predictor",
-        "qwen3_omni_moe_talker_text", "rag", "gpt-sw3")
-# Seen in the code of these types, where no probe looks: slopes of ALiBi.
-ALIBI = {"bloom": ["1"], "falcon": ["alibi ? 1"], "mpt": ["attn_config.alibi ? 1"]}
-ROLES = [f.name for f in dataclasses.fields(Layer) if f.name not in ("alibi", "declared", "compressed")]
+        "qwen3_omni_moe_talker_text", "rag")
+ROLES = [f.name for f in dataclasses.fields(Layer) if f.name not in ("declared", "compressed", "watched")]
+BY_HAND = json.loads((Path(__file__).parent / "by_hand.json").read_text())
 
 
 def raw_defaults(config_class):
@@ -78,7 +79,8 @@ class Type:
         self.config_class = CONFIG_MAPPING[name]
         self.raw = raw_defaults(self.config_class)
         annotations = {f.name: f.type for f in dataclasses.fields(self.config_class)}
-        base = self.config_class()
+        self.needs = BY_HAND["needs"].get(name, {})
+        base = self.config_class(**self.needs)
         for nested in NESTED:
             inner = getattr(base, nested, None)
             if inner is not None:
@@ -107,7 +109,8 @@ class Type:
         self.failures = 0
 
     def make(self, changes):
-        keywords, nested = {}, {}
+        keywords = {k: v for k, v in self.needs.items() if k not in NESTED}
+        nested = {k: dict(v) for k, v in self.needs.items() if k in NESTED}
         for name, value in changes.items():
             if "." in name:
                 outer, inner = name.split(".")
@@ -123,7 +126,7 @@ class Type:
         config = self.make(changes)
         calls, _ = layers_of(config)
         seen = {}
-        for index, layer in calls:
+        for (index, *_), layer in calls:
             seen.setdefault(index, layer)
         count = self.count(config) or (max(seen) + 1 if seen else 0)
         kinds = self.list_of(config, count)
@@ -180,7 +183,7 @@ class Type:
             return []
         if re.search(r"key_value|kv_heads|kv_n_heads|group", name):
             return [v for v in ((value // 2, value * 2) if value and value > 1 else (2, 4)) if v]
-        if re.search("window|chunk|topk|block_size", name):
+        if re.search("window|chunk|topk|budget|block_size", name):
             return [value + 16, value * 2] if value else [48, 64]
         if re.search(r"soft|cap$", name):
             return [value + 5.0 if value else 30.0]
@@ -195,8 +198,7 @@ class Type:
             self.failures += 1
             self.last_failure = f"{type(error).__name__}: {str(error)[:150]}"
             return None
-        given = dict(self.raw)
-        given.update(changes)
+        given = {**self.raw, **self.needs, **changes}
         samples.append((given, kinds, values))
         return values
 
@@ -224,10 +226,10 @@ class Type:
             if self.sample({}, samples) is None:
                 raise RuntimeError(self.last_failure)
             first = samples[0][2]
-        started = time.monotonic()
+        started = time.process_time()
         changed = []
         for name in self.fields:
-            if time.monotonic() - started > 60:
+            if time.process_time() - started > 60:
                 break
             for value in self.alternatives(name):
                 values = self.sample({**shrunk, name: value}, samples)
@@ -238,12 +240,13 @@ class Type:
             if self.raw[name] is not None and not re.search("layers$|attention_heads$|hidden", name) and "None" in str(next((f.type for f in dataclasses.fields(self.config_class) if f.name == name), "")):
                 self.sample({**shrunk, name: None}, samples)
         for name in self.flags:
-            values = self.sample({**shrunk, name: not self.raw[name]}, samples)
+            switched = {**shrunk, name: not {**self.raw, **self.needs}[name]}
+            values = self.sample(switched, samples)
             if values is not None and values != first:  # the fields that this flag lets count
                 for other in self.fields:
                     if re.search("window|kv|key_value|chunk", other):
                         for value in self.alternatives(other)[:1]:
-                            self.sample({**shrunk, name: not self.raw[name], other: value}, samples)
+                            self.sample({**switched, other: value}, samples)
         for name in [n for n in self.fields if re.search("head_dim|d_kv|kv_channels|key_value|kv_heads|window", n) and self.raw[n] is not None]:
             if any(s[0][name] is None for s in samples):
                 for other in changed:
@@ -290,12 +293,36 @@ def text_types():
     for task in DECODES:
         names |= set(getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES"))
     for name in sorted(names):
-        try:
-            base = CONFIG_MAPPING[name]()
-            names.add(base.get_text_config(decoder=True).model_type)
-        except Exception:
-            pass
-    return sorted(names & set(CONFIG_MAPPING.keys()))
+        with contextlib.suppress(Exception):
+            inner = decoder_within(CONFIG_MAPPING[name](**BY_HAND["needs"].get(name, {})))
+            names.add(inner[1] if inner else name)
+    classes = {CONFIG_MAPPING[name] for name in names & set(CONFIG_MAPPING.keys())}
+    return sorted(name for name in CONFIG_MAPPING.keys() if CONFIG_MAPPING[name] in classes)  # aliases as well
+
+
+def decoder_within(base):
+    """Where a config of several parts has the one that decodes: (field, its type)."""
+    if isinstance(getattr(base, "decoder_config", None), transformers.PreTrainedConfig) and "decoder_config" in getattr(base, "sub_configs", {}):
+        return "decoder_config", base.decoder_config.model_type
+    text = None
+    try:
+        text = base.get_text_config(decoder=True)
+    except Exception:
+        pass
+    subs = {k: getattr(base, k, None) for k in getattr(base, "sub_configs", {})}
+    for field in subs:
+        if text is not None and text is not base and subs[field] is text:
+            return field, text.model_type
+    for field in ("thinker_config", "text_config", "decoder", "language_config", "llm_config", "generator", "semantic_config"):
+        inner = getattr(base, field, None)
+        if isinstance(inner, transformers.PreTrainedConfig) and field in vars(base):
+            return field, inner.model_type
+    for field, inner in subs.items():  # one level further down
+        if base.is_encoder_decoder or re.search("encoder|vision|audio|speech|qformer", field):
+            continue
+        if isinstance(inner, transformers.PreTrainedConfig) and text is not None and text is not base:
+            return field, inner.model_type
+    return None
 
 
 def derive(cache, names):
@@ -304,9 +331,11 @@ def derive(cache, names):
         file = cache / f"{name}.json"
         if file.exists():
             continue
-        signal.alarm(240)
+        signal.setitimer(signal.ITIMER_PROF, 240)  # of the processor's time: what else runs changes nothing
         try:
             t = Type(name)
+            if decoder_within(t.base):
+                continue  # its decoder has a type
             kinds, _ = t.probe({})
             seen = t.learn(kinds)
             result = {"kinds": kinds, "list": getattr(t, "list_name", None), "samples": [
@@ -315,7 +344,7 @@ def derive(cache, names):
         except Exception as error:
             result = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
         finally:
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_PROF, 0)
         file.write_text(json.dumps(result))
 
 

@@ -46,12 +46,12 @@ LIKELY = {
     "chunk": ["chunk"],
     "rank": ["kv_lora_rank"],
     "rope": ["qk_rope_head_dim"],
-    "selected": ["topk"],
+    "selected": ["topk", "budget"],
     "soft_cap": ["soft"],
 }
 
 
-YES_OR_NO = ("causal", "sinks", "position_bias", "k_is_v")
+YES_OR_NO = ("causal", "sinks", "alibi", "position_bias", "prompt_window", "k_is_v")
 
 
 def pool(fields, flags, role, values):

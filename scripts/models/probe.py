@@ -11,11 +11,15 @@ import importlib
 import inspect
 import itertools
 import re
+import sys
 import warnings
+from pathlib import Path
 
 import torch
 import transformers
+import torch.fx.experimental._config
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 from transformers import masking_utils
 from transformers.cache_utils import Cache
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
@@ -23,6 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+torch.fx.experimental._config.meta_nonzero_assume_all_nonzero = True
 PROMPT = 7  # tokens; no head count or head size is so small a prime
 
 
@@ -44,9 +49,11 @@ class Layer:
     rank: int = 0  # of the latent vector, from which keys and values are expanded
     rope: int = 0  # columns beside the latent vector
     selected: int = 0  # tokens or blocks that an indexer selects
+    prompt_window: bool = False  # sees the prompt beside its window
     k_is_v: bool = False
     compressed: bool = False  # sees compressed tokens beside its window
     declared: bool = False  # read from a module's attributes, because the model did not run
+    watched: bool = dataclasses.field(default=False, compare=False)  # seen at a softmax
 
 
 class Mask(torch.Tensor):
@@ -55,7 +62,8 @@ class Mask(torch.Tensor):
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         result = super().__torch_function__(function, types, args, kwargs or {})
-        told = next((a.told for a in args if isinstance(a, Mask) and hasattr(a, "told")), None)
+        within = [b for a in args for b in (a if isinstance(a, (tuple, list)) else (a,))]
+        told = next((a.told for a in within if isinstance(a, Mask) and hasattr(a, "told")), None)
         if isinstance(result, Mask) and told is not None:
             result.told = told
         return result
@@ -63,7 +71,7 @@ class Mask(torch.Tensor):
 
 def told_by(function):
     """The windows and chunks inside a mask function, and whether it is causal."""
-    told = {"causal": False, "window": 0, "chunk": 0}
+    told = {"causal": False, "window": 0, "chunk": 0, "prompt_window": False}
     seen = set()
 
     def walk(f):
@@ -71,6 +79,7 @@ def told_by(function):
             return
         seen.add(id(f))
         told["causal"] |= f is masking_utils.causal_mask_function
+        told["prompt_window"] |= "prefill" in f.__qualname__
         free = dict(zip(f.__code__.co_freevars, (c.cell_contents for c in f.__closure__ or ())))
         if f.__qualname__.startswith("sliding_window_overlay."):
             told["window"] = int(free["sliding_window"])
@@ -113,8 +122,10 @@ class Watch(TorchFunctionMode):
         self.calls = []  # (module, Layer)
         self.cached = {}  # of a layer's index, the shapes of keys and values
         self.product = None  # operands of the last product, which may be that of Q and K
+        self.biased = False  # something that differs between heads was added to it
         self.open = None
         self.modules = []
+        self.crosses = False  # there is an encoder
 
     def module(self):
         for module in reversed(self.modules):
@@ -124,6 +135,8 @@ class Watch(TorchFunctionMode):
         return self.modules[-1] if self.modules else None
 
     def attention(self, module, query, key, value, attention_mask, scaling=None, dropout=0.0, **kwargs):
+        if query.shape[1] == PROMPT:  # not over tokens: over what earlier layers gave, for instance
+            return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None
         told = getattr(attention_mask, "told", None)
         causal = told["causal"] if told else kwargs.get("is_causal", getattr(module, "is_causal", True))
         window = told["window"] if told else (kwargs.get("sliding_window") or 0)
@@ -134,11 +147,11 @@ class Watch(TorchFunctionMode):
             attention_mask is not None and told is None and attention_mask.is_floating_point() and attention_mask.dim() == 4
             and attention_mask.shape[1] > 1)
         cap = kwargs.get("softcap") or 0
-        if key.shape[2] != query.shape[2]:
+        if key.shape[2] != query.shape[2] and not causal and self.crosses:
             return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3]), None  # cross-attention
         self.note(module, q=query.shape[1], kv=key.shape[1], dim=query.shape[3], v=value.shape[3], window=window,
                   chunk=told["chunk"] if told else 0, causal=bool(causal), sinks=sinks, soft_cap=float(cap),
-                  position_bias=biased, k_is_v=key is value)
+                  prompt_window=bool(told and told["prompt_window"]), position_bias=biased, k_is_v=key is value)
         out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
         return out, None
 
@@ -147,10 +160,14 @@ class Watch(TorchFunctionMode):
         selected = 0
         for name in ("indexer", "lightning_indexer", "index"):
             if isinstance(getattr(module, name, None), torch.nn.Module):
-                selected = number(getattr(module, name), "index_topk", "topk", "top_k", "index_topk_blocks", "topk_blocks", "topk_tokens") or 1
+                selected = number(getattr(module, name), "index_topk", "topk", "top_k", "index_topk_blocks", "topk_blocks", "topk_tokens", "token_budget") or 1
+        if getattr(module, "skip_topk", False) and self.calls:  # takes what a layer before it selected
+            selected = self.calls[-1][1].selected
         fields.setdefault("position_bias", False)
         own = dict(module.named_parameters(recurse=True)) if module is not None else {}
         fields["position_bias"] |= any("relative_attention_bias" in n or "rel_bias" in n for n in own)
+        if fields["position_bias"] and any("alibi" in n for n in vars(sys.modules[type(module).__module__])):
+            fields.update(alibi=True, position_bias=False)
         self.calls.append((module, Layer(**fields, rank=rank, rope=number(module, "qk_rope_head_dim") if rank else 0,
                                          selected=selected)))
 
@@ -161,18 +178,21 @@ class Watch(TorchFunctionMode):
         if tensor is not None and tensor.is_meta:  # what a model asks of data that is not there
             if name in ("item", "__int__", "__index__", "__float__"):
                 return 0
-            if name == "__bool__":
+            if name in ("__bool__", "__contains__"):
                 return False
             if name == "tolist":
                 return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu").tolist()
-            if name in ("nonzero", "argwhere"):
-                return tensor.new_empty(1, tensor.dim(), dtype=torch.long)
         try:
             result = function(*args, **kwargs)
-        except RuntimeError:
+        except RuntimeError as error:
+            if "is not on the expected device" in str(error):  # some tensors are made on the CPU all the same
+                args, kwargs = tree_map(lambda a: a.to("meta") if isinstance(a, torch.Tensor) else a, (args, kwargs))
+                return self.__torch_function__(function, types, args, kwargs)
             if name not in ("split", "split_with_sizes"):
                 raise
             return tensor.chunk(len(args[1]), dim=kwargs.get("dim", args[2] if len(args) > 2 else 0))
+        if name in ("zeros", "empty", "new_zeros", "new_empty"):
+            result.blank = True
         if name in ("matmul", "__matmul__", "bmm", "baddbmm", "einsum"):
             operands = [a for a in args if isinstance(a, torch.Tensor)][-2:]
             if name == "baddbmm":
@@ -181,10 +201,15 @@ class Watch(TorchFunctionMode):
                 if self.open is not None and operands[0].shape[-1] == self.open[1]:
                     self.close(operands[1])
                 self.product = (operands[0], operands[1], result)
+                self.biased = name == "baddbmm" and kwargs.get("beta", 1) != 0 and not hasattr(tensor, "blank")
+        if name in ("add", "__add__", "__radd__", "add_", "__iadd__") and self.product and isinstance(result, torch.Tensor):
+            added = [a for a in args if isinstance(a, torch.Tensor)][-1]
+            self.biased |= (result.shape == self.product[2].shape and added.dim() >= 3 and not isinstance(added, Mask)
+                            and added.shape[-1] == result.shape[-1] and added.shape[-3] > 1)
         if name in ("softmax", "_softmax") and isinstance(result, torch.Tensor) and result.dim() >= 3 and self.product:
             q, k, scores = self.product
             if result.shape[-1] == scores.shape[-1] and result.shape[-2] == scores.shape[-2]:
-                self.open = (result, result.shape[-1], q, k)
+                self.open = (result, result.shape[-1], q, k, self.biased)
         if name == "scaled_dot_product_attention":
             q, k, v = args[:3] if len(args) >= 3 else (kwargs["query"], kwargs["key"], kwargs["value"])
             if q.dim() != 4 or q.shape[2] != k.shape[2]:
@@ -193,13 +218,12 @@ class Watch(TorchFunctionMode):
         return result
 
     def close(self, value):
-        result, _, q, k = self.open
+        result, _, q, k, biased = self.open
         self.open = None
         if result.shape[-1] != result.shape[-2]:
             return  # cross-attention
         heads = result.shape[1] if result.dim() == 4 else result.shape[0]
-        module = self.module()
-        self.note(module, q=heads, kv=heads, dim=q.shape[-1], v=value.shape[-1])
+        self.note(self.module(), q=heads, kv=heads, dim=q.shape[-1], v=value.shape[-1], position_bias=biased, watched=True)
 
 
 def leave(watch):
@@ -248,19 +272,24 @@ MAPPINGS = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_MAPPING", "MODEL_FOR_SEQ_TO_SE
 
 def model_classes(config):
     for name in MAPPINGS:
-        with contextlib.suppress(KeyError, ImportError, AttributeError):
+        with contextlib.suppress(KeyError, ImportError, AttributeError, ValueError):
             found = getattr(modeling_auto, name)[type(config)]
             yield from found if isinstance(found, (tuple, list)) else (found,)
 
 
 def classes_beside(config):
-    """Text models that no auto class has, from the modelling file beside the config's."""
-    name = type(config).__module__.replace(".configuration_", ".modeling_")
-    with contextlib.suppress(ImportError):
-        for found in vars(importlib.import_module(name)).values():
-            if (inspect.isclass(found) and issubclass(found, transformers.PreTrainedModel) and found.__module__ == name
-                    and getattr(found, "config_class", None) is type(config) and "input_ids" in inspect.signature(found.forward).parameters):
-                yield found
+    """Text models that no auto class has, from the modelling files beside the config's; decoders that are built of the
+    config of their part last."""
+    package, _, _ = type(config).__module__.rpartition(".")
+    found = []
+    for file in sorted(Path(sys.modules[package].__file__).parent.glob("modeling_*.py")):
+        with contextlib.suppress(ImportError):
+            found += [c for c in vars(importlib.import_module(f"{package}.{file.stem}")).values()
+                      if inspect.isclass(c) and issubclass(c, transformers.PreTrainedModel) and c.__module__ == f"{package}.{file.stem}"]
+    own = [c for c in found if getattr(c, "config_class", None) is type(config)]
+    for c in own + [c for c in found if "Decoder" in c.__name__]:
+        if {"input_ids", "noise_embeds"} & inspect.signature(c.forward).parameters.keys():
+            yield c
 
 
 def build(model_class, config):
@@ -271,9 +300,9 @@ def build(model_class, config):
         for module_config in configs_within(config):
             module_config._experts_implementation_internal = "batched_mm"
         try:
-            return model_class._from_config(config, attn_implementation="probe")
+            return model_class._from_config(config, attn_implementation="probe").eval()
         except (ValueError, ImportError, KeyError):
-            return model_class._from_config(config, attn_implementation="eager")
+            return model_class._from_config(config, attn_implementation="eager").eval()
 
 
 def configs_within(config):
@@ -283,26 +312,47 @@ def configs_within(config):
             yield from configs_within(getattr(config, name))
 
 
-def run(model, config, use_cache=True):
-    """Runs a prompt through a model of text, and gives the calls of attention."""
-    hidden = number(config, "d_model", "hidden_size", "n_embd", "dim")
-    wanted = inspect.signature(model.forward).parameters
-    inputs = {"input_ids": torch.zeros(1, PROMPT, dtype=torch.long, device="meta")}
-    if "encoder_hidden_states" in wanted and (getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False)):
+# Of inputs beside tokens that some models need, how wide they are.
+WIDTHS = {"last_hidden_state": lambda c: c.input_size, "noise_embeds": lambda c: c.hidden_size,
+          "t_cond": lambda c: c.hidden_size, "context_hidden_states": lambda c: c.hidden_size * len(c.target_layer_ids)}
+
+
+def run(model, config, use_cache=True, embedded=False):
+    """Runs a prompt through a model of text, and gives the calls of attention: the numbers in the name of the module,
+    of which the first is that of the layer, and what was seen."""
+    hidden = number(getattr(model, "config", config), "cross_attention_hidden_size", "d_model", "hidden_size", "n_embd", "dim")
+    wanted = inspect.signature(model.forward).parameters.keys()
+    within = {name for c in {type(m) for m in model.modules()} for name in inspect.signature(c.forward).parameters}
+    inputs = {name: torch.zeros(1, PROMPT, dtype=torch.long, device="meta") for name in ("input_ids", "decoder_input_ids") if name in wanted}
+    if embedded:
+        inputs = {"inputs_embeds": torch.empty(1, PROMPT, hidden, device="meta")}
+    inputs.update({name: torch.empty(1, PROMPT, width(config), device="meta") for name, width in WIDTHS.items()
+                   if name in wanted or (name == "t_cond" and name in within)})
+    if "encoder_hidden_states" in wanted and (getattr(config, "is_encoder_decoder", False) or getattr(config, "add_cross_attention", False)
+                                              or "Decoder" in type(model).__name__):
         inputs["encoder_hidden_states"] = torch.empty(1, PROMPT + 4, hidden, device="meta")
     if "use_cache" in wanted:
         inputs["use_cache"] = use_cache
-    with watching(model) as watch, watch, torch.no_grad():
+    with watching(model) as watch, watch, torch.no_grad(), torch.device("meta"):
+        watch.crosses = bool({"encoder_hidden_states", "decoder_input_ids"} & inputs.keys())
         model(**inputs)
     names = {id(module): name for name, module in model.named_modules()}
     calls = []
     for module, layer in watch.calls:
+        name = names.get(id(module), "")
+        if config.is_encoder_decoder and "encoder" in name.split("."):
+            continue
+        if layer.watched and not config.is_encoder_decoder and getattr(config, "is_decoder", True) is False:
+            layer = dataclasses.replace(layer, causal=False)
         if id(module) in watch.cached:  # what is kept is what the kernels read, before heads are repeated
             keys, values, _ = watch.cached[id(module)]
+            layer = dataclasses.replace(layer, causal=True)
             if len(keys) == 4 and layer.q % keys[1] == 0 and keys[3] == layer.dim:
                 layer = dataclasses.replace(layer, kv=keys[1])
-        numbers = [int(part) for part in names.get(id(module), "").split(".") if part.isdigit()]
-        calls.append((numbers[0] if numbers else len(calls), layer))
+        numbers = tuple(int(part) for part in name.split(".") if part.isdigit())
+        calls.append((numbers or (len(calls),), layer))
+    if not all(layer.watched for _, layer in calls):  # a softmax elsewhere is none of attention
+        calls = [(numbers, layer) for numbers, layer in calls if not layer.watched]
     return calls
 
 
@@ -329,7 +379,7 @@ def declared(model):
         dim = q.out_features // heads
         kv = max(1, k.out_features // dim)
         numbers = [int(part) for part in name.split(".") if part.isdigit()]
-        calls.append((numbers[0] if numbers else len(calls),
+        calls.append((tuple(numbers) or (len(calls),),
                       Layer(q=heads, kv=kv, dim=dim, v=v.out_features // kv, window=number(module, "sliding_window"),
                             causal=bool(getattr(module, "is_causal", getattr(config, "is_decoder", True))), declared=True)))
     return calls
@@ -345,16 +395,16 @@ def layers_of(config):
         seen.add(model_class)
         try:
             model = build(model_class, config)
-            if config.is_encoder_decoder and hasattr(model, "get_decoder"):
-                model = model.get_decoder()
+            decoder = model.get_decoder() if config.is_encoder_decoder and hasattr(model, "get_decoder") else None
+            model = decoder if isinstance(decoder, transformers.PreTrainedModel) else model
         except Exception as error:  # whatever stops a model is a reason to try another class
             failures.append(f"{model_class.__name__}: {type(error).__name__}: {str(error)[:200]}")
             continue
-        for attempt in (True, False, "without experts"):
+        for attempt in ("usual", "without a cache", "embedded", "without experts"):
             try:
                 if attempt == "without experts":
                     leave_out_experts(model)
-                return run(model, config, attempt is True), model_class
+                return run(model, config, attempt == "usual", attempt == "embedded"), model_class
             except Exception as error:
                 failures.append(f"{model_class.__name__}: {type(error).__name__}: {str(error)[:200]}")
         calls = declared(model)

@@ -298,9 +298,14 @@ TEST(ModelConfig, EveryKindOfLayerIsFound) {
           // two levels down, and a head size that the class does not declare
           {R"({"model_type":"qwen3_omni_moe","thinker_config":{"text_config":{"model_type":"qwen3_omni_moe_text","num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"hidden_size":2048,"num_hidden_layers":2}}})",
            Texts{"32/4x128 (2)"}},
+          {R"({"model_type":"qwen2","num_attention_heads":16,"num_key_value_heads":8,"hidden_size":1024,"head_dim":128,"use_sliding_window":true,"sliding_window":64,"max_window_layers":1,"num_hidden_layers":2})",
+           Texts{"16/8x128 (1)", "16/8x128 w64 (1)"}},
+          // another name of a type that decodes
+          {R"({"model_type":"EvollaModel","num_attention_heads":16,"num_key_value_heads":4,"hidden_size":2048,"num_hidden_layers":2})",
+           Texts{"16/4x128 (2)"}},
           // no rotated columns
           {R"({"model_type":"glm5_next_text","num_attention_heads":64,"num_key_value_heads":64,"kv_lora_rank":512,"qk_nope_head_dim":256,"qk_rope_head_dim":0,"v_head_dim":256,"hidden_size":4096,"num_hidden_layers":8})",
-           Texts{"64/1x512 latent (2)", "6 linear attention"}},
+           Texts{"64/1x512 latent s2048 (2)", "6 linear attention"}},
           {R"({"model_type":"qwen3_next","num_hidden_layers":4})", Texts{"16/2x256 (1)", "3 linear attention"}},
           // letters, and old names of kinds
           {R"({"model_type":"nemotron_h","num_attention_heads":32,"num_key_value_heads":2,"head_dim":128,"hidden_size":4096,"hybrid_override_pattern":"MEM*-","time_step_limit":[0.0,Infinity]})",
@@ -320,6 +325,7 @@ TEST(ModelConfig, WhatDoesNotDecodeIsRefusedByItsType) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"model_type":"vit","num_attention_heads":12,"hidden_size":768})", "model_type \"vit\" does not decode"},
       {R"({"model_type":"bert","num_attention_heads":12,"hidden_size":768})", "\"is_decoder\" is not true"},
+      {R"({"model_type":"xlnet","d_model":1024,"n_head":16})", "in both directions over hidden states that are kept"},
       {R"({"model_type":"mamba2","num_heads":128,"head_dim":64,"hidden_size":4096})", "no layer is attention"},
   };
   for (const auto& [text, message] : cases) {
