@@ -8,8 +8,10 @@
 #include <bit>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
 
-#include "generator/parse_enum.hpp"
+#include "generator/feature_table.hpp"
 #include "generator/parse_json.hpp"
 #include "generator/score_expression.hpp"
 
@@ -110,56 +112,70 @@ Result<void> validate_group(const Features& f) {
   return {};
 }
 
+/// The first bit of each feature among the words of which a hash is made, and the number of all bits. A value does not
+/// reach over the end of a word; a text has a word.
+constexpr auto kHashBits = [] {
+  std::array<std::size_t, std::tuple_size_v<decltype(kFeatures)> + 1> first{};
+  for_each_feature([&, row = std::size_t{0}]<class T>(const Feature<T>&) mutable {
+    constexpr std::size_t bits = std::is_same_v<T, std::string> ? 64 : 8 * sizeof(T);
+    first[row] = (first[row] + bits - 1) / bits * bits;
+    first[row + 1] = first[row] + bits;
+    ++row;
+  });
+  return first;
+}();
+template <class T>
+std::uint64_t bits_of(const T& value) {
+  if constexpr (std::is_same_v<T, double>) return std::bit_cast<std::uint64_t>(value);
+  if constexpr (std::is_same_v<T, std::string>) return XXH3_64bits(value.data(), value.size());
+  if constexpr (std::is_enum_v<T> || std::is_integral_v<T>) return static_cast<std::uint32_t>(value);
+}
+
+/// What stands for a value in the name of a kernel.
+std::string short_text(bool) { return {}; }
+std::string short_text(int value) { return std::to_string(value); }
+std::string short_text(double value) {
+  const auto whole = static_cast<int>(value);
+  return whole == value ? std::to_string(whole)
+                        : fmt::format("{:08x}", std::bit_cast<unsigned>(static_cast<float>(value)));
+}
+std::string short_text(const std::string& value) {
+  return fmt::format("{:08x}", static_cast<unsigned>(XXH3_64bits(value.data(), value.size())));
+}
+template <class Enum>
+std::string short_text(Enum value) {
+  return enumerator(value).short_name;
+}
+
+/// The value of a member of Features. Errors: invalid_argument.
+template <class T>
+Result<void> read_json(const nlohmann::json& json, const char* name, T& out) {
+  bool right = false;
+  if constexpr (std::is_enum_v<T>) {
+    if (right = json.is_string(); right) {
+      const auto read = parse_enumerator<T>(json.get_ref<const std::string&>());
+      if (!read) return tl::unexpected(read.error());
+      out = *read;
+    }
+  } else if constexpr (std::is_same_v<T, int>) {
+    const std::optional<int> read = integer_of<int>(json);
+    if (right = read.has_value(); right) out = *read;
+  } else {
+    right = std::is_same_v<T, bool>     ? json.is_boolean()
+            : std::is_same_v<T, double> ? json.is_number()
+                                        : json.is_string();
+    if (right) out = json.get<T>();
+  }
+  if (right) return {};
+  return fail(ErrorCode::invalid_argument, fmt::format("features: '{}' has the wrong type", name));
+}
+
 }  // namespace
 
-std::string_view to_string(QueryMask v) {
-  switch (v) {
-    case QueryMask::causal: return "causal";
-    case QueryMask::tree: return "tree";
-    case QueryMask::full: return "full";
-  }
-  return "causal";
-}
-std::string_view to_string(Rope v) {
-  switch (v) {
-    case Rope::none: return "none";
-    case Rope::half_split: return "half_split";
-    case Rope::interleaved: return "interleaved";
-  }
-  return "none";
-}
-std::string_view to_string(KvFormat v) {
-  switch (v) {
-    case KvFormat::same: return "same";
-    case KvFormat::fp8_e4m3: return "fp8_e4m3";
-    case KvFormat::fp8_e5m2: return "fp8_e5m2";
-    case KvFormat::int8: return "int8";
-    case KvFormat::fp8_ds_mla: return "fp8_ds_mla";
-  }
-  return "same";
-}
-std::string_view to_string(KvScale v) {
-  switch (v) {
-    case KvScale::tensor: return "tensor";
-    case KvScale::head: return "head";
-    case KvScale::token: return "token";
-  }
-  return "tensor";
-}
-Result<QueryMask> parse_query_mask(std::string_view text) {
-  return parse_enum("query mask", text, std::array{QueryMask::causal, QueryMask::tree, QueryMask::full});
-}
-Result<Rope> parse_rope(std::string_view text) {
-  return parse_enum("rope", text, std::array{Rope::none, Rope::half_split, Rope::interleaved});
-}
-Result<KvFormat> parse_kv_format(std::string_view text) {
-  return parse_enum(
-      "KV format", text,
-      std::array{KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla});
-}
-Result<KvScale> parse_kv_scale(std::string_view text) {
-  return parse_enum("KV scale", text, std::array{KvScale::tensor, KvScale::head, KvScale::token});
-}
+std::string_view to_string(QueryMask v) { return enumerator(v).name; }
+std::string_view to_string(Rope v) { return enumerator(v).name; }
+std::string_view to_string(KvFormat v) { return enumerator(v).name; }
+std::string_view to_string(KvScale v) { return enumerator(v).name; }
 
 bool is_plain(const Features& features) { return features == Features{}; }
 
@@ -235,98 +251,38 @@ Result<void> validate_for_head(const Features& f, int head_dim) {
 
 std::string features_name(const Features& f) {
   std::string name;
-  if (f.page_size > 0) name += fmt::format("_p{}", f.page_size);
-  if (f.q_len > 1) {
-    constexpr std::string_view kMasks[] = {"", "tree", "full"};
-    name += fmt::format("_q{}{}", f.q_len, kMasks[static_cast<std::size_t>(f.mask)]);
-  }
-  if (f.ragged_q) name += "_rq";
-  if (f.window > 0) name += fmt::format("_win{}", f.window);
-  if (f.sink_tokens > 0) name += fmt::format("_sink{}", f.sink_tokens);
-  if (f.sink_logits) name += "_slog";
-  if (f.soft_cap > 0) {
-    const auto whole = static_cast<int>(f.soft_cap);
-    name += whole == f.soft_cap ? fmt::format("_cap{}", whole)
-                                : fmt::format("_cap{:08x}", std::bit_cast<unsigned>(static_cast<float>(f.soft_cap)));
-  }
-  if (f.alibi) name += "_alibi";
-  if (!f.score.empty())
-    name += fmt::format("_x{:08x}", static_cast<unsigned>(XXH3_64bits(f.score.data(), f.score.size())));
-  if (f.kv_format != KvFormat::same) {
-    constexpr std::string_view kFormats[] = {"", "e4m3", "e5m2", "i8", "dsmla"}, kScales[] = {"", "h", "t"};
-    name += fmt::format("_{}{}", kFormats[static_cast<std::size_t>(f.kv_format)],
-                        kScales[static_cast<std::size_t>(f.kv_scale)]);
-  }
-  if (f.v_head_dim > 0) name += fmt::format("_v{}", f.v_head_dim);
-  if (f.latent) name += "_latent";
-  if (f.append) name += "_app";
-  if (f.rope != Rope::none) name += fmt::format("_{}{}", f.rope == Rope::half_split ? "rh" : "ri", f.rope_dim);
-  if (f.batch_invariant) name += "_inv";
-  if (has_selection(f)) name += fmt::format("_sel{}{}", f.selection_block, f.selection_in_pool ? "p" : "");
-  if (has_selection(f) && f.second_cache) name += "_two";
-  if (has_part_of_context(f)) {
-    if (in_group(f)) name += fmt::format("_cp{}", f.context_parallel);
-    if (f.context_ranks > 0) name += fmt::format("_of{}", f.context_ranks);
-    if (f.context_interleave > 0) name += fmt::format("i{}", f.context_interleave);
-    if (f.replicate_output) name += "r";
-  }
+  const auto add = [&](const auto& row) { name += row.short_name + short_text(f.*row.member); };
+  for_each_feature([&](const auto& row) {
+    if (row.differs(f) == 0 || !row.extras.part_of.empty()) return;
+    add(row);
+    for_each_feature([&](const auto& part) {
+      if (part.extras.part_of == row.name) add(part);
+    });
+  });
   return name;
 }
 
 std::uint64_t features_hash(const Features& f) {
-  if (is_plain(f)) return 0;
-  struct Words {
-    std::uint64_t page_size, q_len, flags, window, sink_tokens, soft_cap, v_head_dim, rope_dim, selection_block, group;
-  };
-  const Words words{
-      static_cast<std::uint64_t>(f.page_size),
-      static_cast<std::uint64_t>(f.q_len),
-      static_cast<std::uint64_t>(f.ragged_q) | static_cast<std::uint64_t>(f.mask) << 8 |
-          static_cast<std::uint64_t>(f.sink_logits) << 16 | static_cast<std::uint64_t>(f.alibi) << 24 |
-          static_cast<std::uint64_t>(f.kv_format) << 32 | static_cast<std::uint64_t>(f.kv_scale) << 40 |
-          static_cast<std::uint64_t>(f.batch_invariant) << 48 | static_cast<std::uint64_t>(f.append) << 49 |
-          static_cast<std::uint64_t>(f.latent) << 50 | static_cast<std::uint64_t>(f.selection_in_pool) << 51 |
-          static_cast<std::uint64_t>(f.second_cache) << 52 | static_cast<std::uint64_t>(f.rope) << 56,
-      static_cast<std::uint64_t>(f.window),
-      static_cast<std::uint64_t>(f.sink_tokens),
-      std::bit_cast<std::uint64_t>(f.soft_cap),
-      static_cast<std::uint64_t>(f.v_head_dim),
-      static_cast<std::uint64_t>(f.rope_dim),
-      static_cast<std::uint64_t>(f.selection_block),
-      static_cast<std::uint64_t>(f.context_parallel) | static_cast<std::uint64_t>(f.context_interleave) << 16 |
-          static_cast<std::uint64_t>(f.replicate_output) << 32 | static_cast<std::uint64_t>(f.context_ranks) << 40};
-  const std::uint64_t hash = XXH3_64bits_withSeed(f.score.data(), f.score.size(), XXH3_64bits(&words, sizeof words));
+  if (is_plain_fast(f)) return 0;
+  std::array<std::uint64_t, (kHashBits.back() + 63) / 64> words{};
+  [&]<std::size_t... I>(std::index_sequence<I...>) {
+    ((words[kHashBits[I] / 64] |= bits_of(f.*std::get<I>(kFeatures).member) << kHashBits[I] % 64), ...);
+  }
+  (std::make_index_sequence<std::tuple_size_v<decltype(kFeatures)>>());
+  const std::uint64_t hash = XXH3_64bits(words.data(), sizeof words);
   return hash != 0 ? hash : 1;
 }
 
 std::string to_json(const Features& f) {
-  const Features plain;
   nlohmann::json json = nlohmann::json::object();
-  if (f.page_size != plain.page_size) json["page_size"] = f.page_size;
-  if (f.q_len != plain.q_len) json["q_len"] = f.q_len;
-  if (f.ragged_q) json["ragged_q"] = true;
-  if (f.mask != plain.mask) json["mask"] = to_string(f.mask);
-  if (f.window != plain.window) json["window"] = f.window;
-  if (f.sink_tokens != plain.sink_tokens) json["sink_tokens"] = f.sink_tokens;
-  if (f.sink_logits) json["sink_logits"] = true;
-  if (f.soft_cap != plain.soft_cap) json["soft_cap"] = f.soft_cap;
-  if (f.alibi) json["alibi"] = true;
-  if (!f.score.empty()) json["score"] = f.score;
-  if (f.kv_format != plain.kv_format) json["kv_format"] = to_string(f.kv_format);
-  if (f.kv_scale != plain.kv_scale) json["kv_scale"] = to_string(f.kv_scale);
-  if (f.v_head_dim != plain.v_head_dim) json["v_head_dim"] = f.v_head_dim;
-  if (f.latent) json["latent"] = true;
-  if (f.append) json["append"] = true;
-  if (f.rope != plain.rope) json["rope"] = to_string(f.rope);
-  if (f.rope_dim != plain.rope_dim) json["rope_dim"] = f.rope_dim;
-  if (f.batch_invariant) json["batch_invariant"] = true;
-  if (f.selection_block != plain.selection_block) json["selection_block"] = f.selection_block;
-  if (f.selection_in_pool) json["selection_in_pool"] = true;
-  if (f.second_cache) json["second_cache"] = true;
-  if (f.context_parallel != plain.context_parallel) json["context_parallel"] = f.context_parallel;
-  if (f.context_interleave != plain.context_interleave) json["context_interleave"] = f.context_interleave;
-  if (f.context_ranks != plain.context_ranks) json["context_ranks"] = f.context_ranks;
-  if (f.replicate_output) json["replicate_output"] = true;
+  for_each_feature([&]<class T>(const Feature<T>& row) {
+    if (row.differs(f) == 0) return;
+    if constexpr (std::is_enum_v<T>) {
+      json[row.name] = to_string(f.*row.member);
+    } else {
+      json[row.name] = f.*row.member;
+    }
+  });
   return json.dump();
 }
 
@@ -335,62 +291,9 @@ Result<Features> features_from_json(std::string_view text) {
   if (!object.is_object()) return fail(ErrorCode::invalid_argument, "features: not a JSON object");
   Features f;
   Result<void> ok;
-  const auto read = [&](const char* key, auto is, auto take) {
-    const auto it = object.find(key);
-    if (!ok || it == object.end()) return;
-    if (!is(*it)) {
-      ok = fail(ErrorCode::invalid_argument, fmt::format("features: '{}' has the wrong type", key));
-    } else {
-      take(*it);
-    }
-  };
-  const auto integer = [&](const char* key, int& out) {
-    read(
-        key, [](const nlohmann::json& value) { return integer_of<int>(value).has_value(); },
-        [&](const nlohmann::json& value) { out = *integer_of<int>(value); });
-  };
-  const auto boolean = [&](const char* key, bool& out) {
-    read(
-        key, [](const nlohmann::json& v) { return v.is_boolean(); },
-        [&](const nlohmann::json& v) { out = v.get<bool>(); });
-  };
-  const auto is_text = [](const nlohmann::json& v) { return v.is_string(); };
-  const auto name = [&](const char* key, auto& out, auto parse) {
-    read(key, is_text, [&](const nlohmann::json& v) {
-      if (auto parsed = parse(v.get_ref<const std::string&>())) {
-        out = *parsed;
-      } else {
-        ok = tl::unexpected(parsed.error());
-      }
-    });
-  };
-  integer("page_size", f.page_size);
-  integer("q_len", f.q_len);
-  boolean("ragged_q", f.ragged_q);
-  name("mask", f.mask, parse_query_mask);
-  integer("window", f.window);
-  integer("sink_tokens", f.sink_tokens);
-  boolean("sink_logits", f.sink_logits);
-  read(
-      "soft_cap", [](const nlohmann::json& v) { return v.is_number(); },
-      [&](const nlohmann::json& v) { f.soft_cap = v.get<double>(); });
-  boolean("alibi", f.alibi);
-  read("score", is_text, [&](const nlohmann::json& v) { f.score = v.get<std::string>(); });
-  name("kv_format", f.kv_format, parse_kv_format);
-  name("kv_scale", f.kv_scale, parse_kv_scale);
-  integer("v_head_dim", f.v_head_dim);
-  boolean("latent", f.latent);
-  boolean("append", f.append);
-  name("rope", f.rope, parse_rope);
-  integer("rope_dim", f.rope_dim);
-  boolean("batch_invariant", f.batch_invariant);
-  integer("selection_block", f.selection_block);
-  boolean("selection_in_pool", f.selection_in_pool);
-  boolean("second_cache", f.second_cache);
-  integer("context_parallel", f.context_parallel);
-  integer("context_interleave", f.context_interleave);
-  integer("context_ranks", f.context_ranks);
-  boolean("replicate_output", f.replicate_output);
+  for_each_feature([&](const auto& row) {
+    if (const auto it = object.find(row.name); ok && it != object.end()) ok = read_json(*it, row.name, f.*row.member);
+  });
   if (!ok) return tl::unexpected(ok.error());
   if (auto valid = validate(f); !valid) return tl::unexpected(valid.error());
   return f;

@@ -31,11 +31,8 @@ std::string_view to_string(QueryMask v);
 std::string_view to_string(Rope v);
 std::string_view to_string(KvFormat v);
 std::string_view to_string(KvScale v);
-Result<QueryMask> parse_query_mask(std::string_view text);
-Result<Rope> parse_rope(std::string_view text);
-Result<KvFormat> parse_kv_format(std::string_view text);
-Result<KvScale> parse_kv_scale(std::string_view text);
 
+/// Each member has a row in the table of features (feature_table.hpp).
 struct Features {
   int page_size = 0;  ///< tokens per page of a paged cache; 0: dense
 

@@ -2,6 +2,7 @@
 // one-byte cache. Main thread.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "generator/kernel_spec.hpp"
@@ -13,17 +14,8 @@ class App;
 namespace leanattn {
 inline namespace v1 {
 
-/// The text of every flag as typed. It is empty for flags that were not given.
-struct FeatureFlags {
-  std::string page_size, q_len, query_mask;
-  std::string window, sink_tokens;
-  std::string soft_cap, score;
-  std::string kv_dtype, kv_scale;
-  std::string v_head_dim, rope, rope_dim;
-  std::string selection_block, context_parallel, context_interleave;
-  bool ragged_q = false, sink_logits = false, alibi = false, latent = false, append = false, batch_invariant = false;
-  bool selection_in_pool = false, second_cache = false, replicate_output = false;
-};
+/// The value of every flag that was given, as typed, by the flag ("--window"); of one without a value, "true".
+using FeatureFlags = std::map<std::string, std::string>;
 
 /// Registers the flags. `flags` must live until the program has been parsed and run.
 void add_feature_flags(CLI::App& command, FeatureFlags& flags);

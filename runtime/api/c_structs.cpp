@@ -4,8 +4,14 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cctype>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
+#include <optional>
+#include <type_traits>
+
+#include "generator/feature_table.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -32,71 +38,40 @@ Error unknown_fields(const char* name, std::size_t given, std::size_t known) {
 
 namespace {
 
-static_assert(static_cast<int>(QueryMask::causal) == LEANATTN_MASK_CAUSAL &&
-              static_cast<int>(QueryMask::tree) == LEANATTN_MASK_TREE &&
-              static_cast<int>(QueryMask::full) == LEANATTN_MASK_FULL);
-static_assert(static_cast<int>(KvFormat::same) == LEANATTN_KV_SAME &&
-              static_cast<int>(KvFormat::fp8_e4m3) == LEANATTN_KV_FP8_E4M3 &&
-              static_cast<int>(KvFormat::fp8_e5m2) == LEANATTN_KV_FP8_E5M2 &&
-              static_cast<int>(KvFormat::int8) == LEANATTN_KV_INT8 &&
-              static_cast<int>(KvFormat::fp8_ds_mla) == LEANATTN_KV_FP8_DS_MLA);
-static_assert(static_cast<int>(Rope::none) == LEANATTN_ROPE_NONE &&
-              static_cast<int>(Rope::half_split) == LEANATTN_ROPE_HALF_SPLIT &&
-              static_cast<int>(Rope::interleaved) == LEANATTN_ROPE_INTERLEAVED);
-static_assert(static_cast<int>(KvScale::tensor) == LEANATTN_SCALE_TENSOR &&
-              static_cast<int>(KvScale::head) == LEANATTN_SCALE_HEAD &&
-              static_cast<int>(KvScale::token) == LEANATTN_SCALE_TOKEN);
-
-/// An enumerator from 0 to `last`. Errors: invalid_argument, with `choices`.
-Result<void> check_enumerator(const char* name, std::int32_t value, std::int32_t last, const char* choices) {
-  if (value >= 0 && value <= last) [[likely]]
-    return {};
-  return fail(ErrorCode::invalid_argument, fmt::format("{} is {}", name, value), fmt::format("Give {}.", choices));
+/// Such as "LEANATTN_BF16 (0), LEANATTN_FP16 (1) or LEANATTN_FP32 (2)".
+template <class Enum>
+std::string choices() {
+  std::string text;
+  for (std::size_t i = 0, last = std::size(Enumeration<Enum>::kAll) - 1; i <= last; ++i) {
+    std::string name = Enumeration<Enum>::kAll[i].name;
+    for (char& letter : name) letter = static_cast<char>(std::toupper(letter));
+    text += fmt::format("{}{}{} ({})", i == 0 ? "" : i == last ? " or " : ", ", Enumeration<Enum>::kPrefix, name, i);
+  }
+  return text;
 }
 
 Result<void> read_features(const leanattn_problem& read, Features& out) {
-  if (auto ok = check_enumerator("query_mask", read.query_mask, LEANATTN_MASK_FULL,
-                                 "LEANATTN_MASK_CAUSAL (0), LEANATTN_MASK_TREE (1) or LEANATTN_MASK_FULL (2)");
-      !ok) [[unlikely]]
-    return ok;
-  if (auto ok = check_enumerator("kv_format", read.kv_format, LEANATTN_KV_FP8_DS_MLA,
-                                 "LEANATTN_KV_SAME (0), LEANATTN_KV_FP8_E4M3 (1), LEANATTN_KV_FP8_E5M2 (2), "
-                                 "LEANATTN_KV_INT8 (3) or LEANATTN_KV_FP8_DS_MLA (4)");
-      !ok) [[unlikely]]
-    return ok;
-  if (auto ok = check_enumerator("kv_scale", read.kv_scale, LEANATTN_SCALE_TOKEN,
-                                 "LEANATTN_SCALE_TENSOR (0), LEANATTN_SCALE_HEAD (1) or LEANATTN_SCALE_TOKEN (2)");
-      !ok) [[unlikely]]
-    return ok;
-  if (auto ok = check_enumerator("rope", read.rope, LEANATTN_ROPE_INTERLEAVED,
-                                 "LEANATTN_ROPE_NONE (0), LEANATTN_ROPE_HALF_SPLIT (1) or LEANATTN_ROPE_INTERLEAVED "
-                                 "(2)");
-      !ok) [[unlikely]]
-    return ok;
-  out.page_size = read.page_size;
-  out.q_len = read.q_len != 0 ? read.q_len : 1;
-  out.ragged_q = read.ragged_q != 0;
-  out.mask = static_cast<QueryMask>(read.query_mask);
-  out.window = read.window;
-  out.sink_tokens = read.sink_tokens;
-  out.sink_logits = read.sink_logits != 0;
-  out.soft_cap = read.soft_cap;
-  out.alibi = read.alibi != 0;
-  if (read.score != nullptr) out.score = read.score;
-  out.kv_format = static_cast<KvFormat>(read.kv_format);
-  out.kv_scale = static_cast<KvScale>(read.kv_scale);
-  out.v_head_dim = read.v_head_dim;
-  out.batch_invariant = read.batch_invariant != 0;
-  out.append = read.append != 0;
-  out.rope = static_cast<Rope>(read.rope);
-  out.rope_dim = read.rope_dim;
-  out.latent = read.latent != 0;
-  out.selection_block = read.selection_block;
-  out.selection_in_pool = read.selection_in_pool != 0;
-  out.second_cache = read.second_cache != 0;
-  out.context_parallel = read.context_parallel != 0 ? read.context_parallel : 1;
-  out.context_interleave = read.context_interleave;
-  out.replicate_output = read.replicate_output != 0;
+  std::optional<Error> unknown;
+  for_each_feature([&]<class T>(const Feature<T>& row) {
+    if (row.c_member == nullptr) return;
+    const auto value = read.*row.c_member;
+    T& to = out.*row.member;
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (value != nullptr) to = value;
+    } else if constexpr (std::is_enum_v<T>) {
+      if (value >= 0 && value < std::ssize(Enumeration<T>::kAll)) [[likely]] {
+        to = static_cast<T>(value);
+      } else if (!unknown) {
+        unknown = Error{ErrorCode::invalid_argument,
+                        fmt::format("{} is {}", row.c_name(), value),
+                        fmt::format("Give {}.", choices<T>()),
+                        {}};
+      }
+    } else {
+      to = static_cast<T>(value != 0 ? value : row.extras.usual);
+    }
+  });
+  if (unknown) return tl::unexpected(*std::move(unknown));
   return {};
 }
 

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <cstdint>
 
+#include "generator/feature_table.hpp"
 #include "generator/row_format.hpp"
 #include "runtime/engine/argument_checks.hpp"
 #include "runtime/engine/feature_arguments.hpp"
 #include "runtime/engine/plan.hpp"
-#include "runtime/lookup/plain_features.hpp"
 #include "templates/line/schedule.cuh"
 
 namespace leanattn {

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "runtime/lookup/plain_features.hpp"
+#include "generator/feature_table.hpp"
 #include "runtime/problem.hpp"
 
 namespace leanattn {

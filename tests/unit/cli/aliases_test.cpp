@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "generator/feature_table.hpp"
 #include "generator/kernel_spec.hpp"
 
 namespace leanattn {
@@ -11,14 +12,15 @@ namespace {
 TEST(Aliases, LeadToNamesThatAreRead) {
   for (const char* name : {"float16", "half", "f16", "BFLOAT16"}) EXPECT_TRUE(parse_dtype(without_alias(name))) << name;
   for (const char* name : {"fp8", "e4m3", "float8_e4m3fn"})
-    EXPECT_EQ(parse_kv_format(without_alias(name)), KvFormat::fp8_e4m3) << name;
+    EXPECT_EQ(parse_enumerator<KvFormat>(without_alias(name)), KvFormat::fp8_e4m3) << name;
   for (const char* name : {"e5m2", "float8_e5m2"})
-    EXPECT_EQ(parse_kv_format(without_alias(name)), KvFormat::fp8_e5m2) << name;
-  EXPECT_EQ(parse_kv_format(without_alias("i8")), KvFormat::int8);
+    EXPECT_EQ(parse_enumerator<KvFormat>(without_alias(name)), KvFormat::fp8_e5m2) << name;
+  EXPECT_EQ(parse_enumerator<KvFormat>(without_alias("i8")), KvFormat::int8);
   EXPECT_EQ(parse_kv_layout(without_alias("HND")), KvLayout::contiguous);
   EXPECT_EQ(parse_kv_layout(without_alias("NHD")), KvLayout::strided);
-  EXPECT_EQ(parse_rope(without_alias("neox")), Rope::half_split);
-  for (const char* name : {"gptj", "gpt-j"}) EXPECT_EQ(parse_rope(without_alias(name)), Rope::interleaved) << name;
+  EXPECT_EQ(parse_enumerator<Rope>(without_alias("neox")), Rope::half_split);
+  for (const char* name : {"gptj", "gpt-j"})
+    EXPECT_EQ(parse_enumerator<Rope>(without_alias(name)), Rope::interleaved) << name;
 }
 
 TEST(Aliases, LeaveEveryOtherNameAlone) {

@@ -106,7 +106,7 @@ TEST(ShapeFlags, LayersWithAWindowAreAProblemOfTheirOwn) {
   workload = resolve(flags, "1", "8k");
   EXPECT_EQ(workload->problem.features, (Features{.window = 128, .sink_logits = true}));
   EXPECT_TRUE(workload->notes.empty());
-  flags.features.window = "256";  // A flag replaces the model's value.
+  flags.features["--window"] = "256";  // A flag replaces the model's value.
   EXPECT_EQ(resolve(flags, "1", "8k")->problem.features.window, 256);
   flags.model = "llama-3-8b";
   EXPECT_FALSE(resolve(flags, "1", "8k").has_value());

@@ -5,10 +5,14 @@
 #include <rapidcheck/gtest.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
+
+#include "generator/feature_table.hpp"
 
 namespace leanattn {
 namespace {
@@ -260,32 +264,49 @@ TEST(Features, TheNameHasAPartForEachInOneOrder) {
   EXPECT_EQ(features_name({.kv_format = KvFormat::int8, .kv_scale = KvScale::token, .v_head_dim = 64}), "_i8t_v64");
 }
 
-TEST(Features, EveryFieldCountsInTheHash) {
-  const Features base{.q_len = 2, .window = 64, .kv_format = KvFormat::int8, .rope = Rope::half_split};
-  std::vector<Features> changed(21, base);
-  changed[1].page_size = 16;
-  changed[2].q_len = 3;
-  changed[3].ragged_q = true;
-  changed[4].mask = QueryMask::tree;
-  changed[5].window = 65;
-  changed[6].sink_tokens = 1;
-  changed[7].sink_logits = true;
-  changed[8].soft_cap = 30;
-  changed[9].alibi = true;
-  changed[10].score = "score";
-  changed[11].kv_format = KvFormat::fp8_e4m3;
-  changed[12].kv_scale = KvScale::head;
-  changed[13].v_head_dim = 64;
-  changed[14].batch_invariant = true;
-  changed[15].append = true;
-  changed[16].rope = Rope::interleaved;
-  changed[17].rope_dim = 64;
-  changed[18].selection_block = 64;
-  changed[19].selection_in_pool = true;
-  changed[20].second_cache = true;
-  std::set<std::uint64_t> hashes;
-  for (const Features& features : changed) hashes.insert(features_hash(features));
-  EXPECT_EQ(hashes.size(), changed.size());
+/// A value that is not the default.
+template <class T>
+T another_value() {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return "score";
+  } else {
+    return static_cast<T>(std::is_same_v<T, int> ? 2 : 1);
+  }
+}
+
+TEST(FeatureTable, HasTheDefaultsOfFeatures) {
+  for_each_feature([](const auto& row) { EXPECT_EQ(row.differs(Features{}), 0u) << row.name; });
+}
+
+TEST(FeatureTable, EveryMemberCountsInJsonAndInTheHash) {
+  const Features base{.page_size = 16, .q_len = 3, .window = 64, .kv_format = KvFormat::int8};
+  std::set<std::uint64_t> hashes{features_hash(base)};
+  for_each_feature([&]<class T>(const Feature<T>& row) {
+    Features changed;
+    changed.*row.member = another_value<T>();
+    EXPECT_FALSE(is_plain(changed) || is_plain_fast(changed)) << row.name;
+    const auto json = nlohmann::json::parse(to_json(changed));
+    EXPECT_EQ(json.size(), 1u) << json << ": two rows have the same member";
+    EXPECT_TRUE(json.contains(row.name)) << json;
+    changed = base;
+    changed.*row.member = another_value<T>();
+    EXPECT_TRUE(hashes.insert(features_hash(changed)).second) << row.name;
+  });
+}
+
+TEST(FeatureTable, NoTwoFeaturesShareAFlagOrAFieldOfTheCInterface) {
+  std::set<std::string> flags;
+  std::set<const void*> fields;
+  const leanattn_problem problem{};
+  std::size_t asked = 0;
+  for_each_feature([&](const auto& row) {
+    if (row.c_member == nullptr) return;
+    ++asked;
+    flags.insert(row.flag.name);
+    fields.insert(&(problem.*row.c_member));
+  });
+  EXPECT_EQ(flags.size(), asked);
+  EXPECT_EQ(fields.size(), asked);
 }
 
 RC_GTEST_PROP(Features, ThatDifferInConsequenceDifferInNameAndHash, ()) {

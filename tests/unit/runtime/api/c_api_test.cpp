@@ -1,12 +1,16 @@
 // c_api_test.cpp -- the contract of every C function: null and ill-sized arguments, errors of each thread, programs of
 // other versions.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <thread>
+#include <type_traits>
 
+#include "generator/feature_table.hpp"
 #include "leanattn/leanattn.hpp"
 #include "runtime/api/c_structs.hpp"
 #include "runtime/cuda/driver.hpp"
@@ -389,6 +393,41 @@ TEST_F(CApi, AProgramFromBeforeFeaturesGetsPlainKernels) {
   ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK) << leanattn_last_error_message();
   EXPECT_EQ(choice.provenance, LEANATTN_EXACT);
   EXPECT_EQ(choice.kernel_name, kernel_name(tuned_config(kLlama, 224).spec));
+}
+
+TEST_F(CApi, EveryFieldOfAFeatureReachesItsMember) {
+  for_each_feature([]<class T>(const Feature<T>& row) {
+    if (row.c_member == nullptr) return;
+    leanattn_problem c;
+    leanattn_problem_init(&c);
+    c.head_dim = 128;
+    c.kv_format = LEANATTN_KV_INT8;  // without which kv_scale means nothing
+    if constexpr (std::is_same_v<T, std::string>) {
+      c.*row.c_member = "score";
+    } else {
+      c.*row.c_member = std::is_same_v<T, int> ? 2 : 1;
+    }
+    DecodeProblem read;
+    ASSERT_TRUE(detail::read_problem(&c, read)) << row.name;
+    Features expected{.kv_format = KvFormat::int8};
+    expected.*row.member = [] {
+      if constexpr (std::is_same_v<T, std::string>) return T("score");
+      if constexpr (!std::is_same_v<T, std::string>) return static_cast<T>(std::is_same_v<T, int> ? 2 : 1);
+    }();
+    EXPECT_EQ(read.features, expected) << row.name << ": " << to_json(read.features);
+    if constexpr (std::is_enum_v<T>) {
+      c.*row.c_member = static_cast<std::int32_t>(std::size(Enumeration<T>::kAll));
+      const auto refused = detail::read_problem(&c, read);
+      ASSERT_FALSE(refused) << row.name;
+      EXPECT_EQ(refused.error().message, fmt::format("{} is {}", row.c_name(), c.*row.c_member));
+    }
+  });
+  leanattn_problem c;
+  leanattn_problem_init(&c);
+  c.query_mask = 3;
+  DecodeProblem read;
+  EXPECT_EQ(detail::read_problem(&c, read).error().hint,
+            "Give LEANATTN_MASK_CAUSAL (0), LEANATTN_MASK_TREE (1) or LEANATTN_MASK_FULL (2).");
 }
 
 TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
