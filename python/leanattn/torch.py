@@ -9,16 +9,23 @@ more than leanattn.decode, so use these only in compiled models.
 """
 import torch
 
+from ._leanattn import _decode_options
 from ._leanattn import decode as _decode
 
 _CACHE = "Tensor context_lengths, Tensor? page_table=None, *, "
-_OPTIONS = (
-    'float? scale=None, str kv_layout="HND", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None, int? max_q_len=None, '
-    "Tensor? q_offsets=None, str? mask=None, Tensor? tree_mask=None, int window=0, int sink_tokens=0, Tensor? sink_logits=None, "
-    "float soft_cap=0.0, Tensor? alibi_slopes=None, str? score=None, Tensor? rope_table=None, str? rope=None, "
-    "Tensor? selection=None, Tensor? selected_counts=None, int? selection_block=None, "
-    "Tensor? second_k_cache=None, Tensor? second_v_cache=None, Tensor? second_page_table=None, Tensor? second_lengths=None, bool batch_invariant=False, bool pdl=False, int? typical_batch=None, int? max_batch=None, SymInt? longest_context=None, SymInt? total_context=None"
-)
+_NO_OPTIONS = {
+    "v_head_dim", "out", "return_lse", "out_lse", "k_new", "v_new", "group", "full_context_lengths", "context_starts",
+    "context_interleave", "replicate_output", "stream", "engine", "workspace"}
+_SYMBOLIC = {"longest_context", "total_context"}
+
+
+def _option(name, annotation, default):
+    """A parameter of decode() as the schema of an operator has it."""
+    kind = "SymInt?" if name in _SYMBOLIC else "Tensor?" if annotation == "typing.Any" else annotation.replace(" | None", "?")
+    return f"{kind} {name}=" + (f'"{default}"' if isinstance(default, str) else str(default))
+
+
+_OPTIONS = ", ".join(_option(*row) for row in _decode_options if row[0] not in _NO_OPTIONS)
 _TAGS = (torch.Tag.pt2_compliant_tag, getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
 
 _library = torch.library.Library("leanattn", "DEF")

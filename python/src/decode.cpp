@@ -2,10 +2,17 @@
 #include "decode.hpp"
 
 #include <fmt/format.h>
+#include <nanobind/eval.h>
+#include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "decode_arguments.hpp"
 #include "engine_object.hpp"
@@ -87,20 +94,19 @@ Result<void> launch(EngineObject& object, DecodeArguments& arguments, const Work
 /// The arrays of page tables in compressed rows, which come as a tuple of three in place of the page table. The page
 /// size is that of the cache. Returns the context for the look-up where the caller gave none: requests are taken to be
 /// equally long.
-std::int64_t read_rows(Rows& rows, nb::handle page_table, nb::handle k_cache, nb::handle kv_layout,
-                       nb::handle context_lengths, nb::handle pdl, CUstream_st* stream) {
-  const nb::tuple arrays = nb::borrow<nb::tuple>(page_table);
+std::int64_t read_rows(Rows& rows, const DecodeObjects& objects, CUstream_st* stream) {
+  const nb::tuple arrays = nb::borrow<nb::tuple>(objects.page_table);
   if (arrays.size() != 3)
     bad_value("page_table", fmt::format("is a tuple of {}", arrays.size()),
               "Give a tensor, or the three tensors (indptr, indices, last_page_len).");
-  if (given(context_lengths))
+  if (given(objects.context_lengths))
     bad_value("context_lengths", "is given, but page_table is (indptr, indices, last_page_len)",
               "These already say how long contexts are: give None.");
-  if (bool_of(pdl, "pdl"))
+  if (bool_of(objects.pdl, "pdl"))
     bad_value("pdl", "is True, but page_table is (indptr, indices, last_page_len)",
               "The launch could read the page table before it is made: call page_table() earlier, or leave pdl out.");
-  const TensorView k(k_cache, "k_cache", stream);
-  const bool head_major = number_of(kCacheLayouts, kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
+  const TensorView k(objects.k_cache, "k_cache", stream);
+  const bool head_major = number_of(kCacheLayouts, objects.kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
   k.require_rank(4, head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]");
   const std::int64_t page_size = k.extent32(head_major ? 2 : 1);
   const PageRows& read = rows.arrays.emplace(arrays[0], arrays[1], arrays[2], page_size, stream);
@@ -109,87 +115,32 @@ std::int64_t read_rows(Rows& rows, nb::handle page_table, nb::handle k_cache, nb
   return typical_context((read.pages() * page_size - 1) / std::max<std::int64_t>(read.batch(), 1) + 1);
 }
 
-nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::handle context_lengths,
-                  nb::handle page_table, nb::handle v_head_dim, nb::handle scale, nb::handle out, nb::handle return_lse,
-                  nb::handle out_lse, nb::handle kv_layout, nb::handle kv_dtype, nb::handle k_scale, nb::handle v_scale,
-                  nb::handle max_q_len, nb::handle q_offsets, nb::handle mask, nb::handle tree_mask, nb::handle window,
-                  nb::handle sink_tokens, nb::handle sink_logits, nb::handle soft_cap, nb::handle alibi_slopes,
-                  nb::handle score, nb::handle k_new, nb::handle v_new, nb::handle rope_table, nb::handle rope,
-                  nb::handle selection, nb::handle selected_counts, nb::handle selection_block,
-                  nb::handle second_k_cache, nb::handle second_v_cache, nb::handle second_page_table,
-                  nb::handle second_lengths, nb::handle batch_invariant, nb::handle pdl, nb::handle typical_batch,
-                  nb::handle max_batch, nb::handle longest_context, nb::handle total_context, nb::handle group,
-                  nb::handle full_context_lengths, nb::handle context_starts, nb::handle context_interleave,
-                  nb::handle replicate_output, nb::handle stream, nb::handle engine, nb::handle workspace) {
-  const Stream on = find_stream(stream, q);
-  const GroupObject* const member = find_group(group);
+nb::object decode(DecodeObjects objects) {
+  const Stream on = find_stream(objects.stream, objects.q);
+  const GroupObject* const member = find_group(objects.group);
   const std::shared_ptr<Group> of_rank = member != nullptr ? member->get() : nullptr;
   Rows rows;
   nb::object typical;
-  if (PyTuple_Check(page_table.ptr())) [[unlikely]] {
-    typical = nb::int_(read_rows(rows, page_table, k_cache, kv_layout, context_lengths, pdl, on.handle));
-    page_table = nb::none();
-    if (!given(longest_context)) longest_context = typical;
+  if (PyTuple_Check(objects.page_table.ptr())) [[unlikely]] {
+    typical = nb::int_(read_rows(rows, objects, on.handle));
+    objects.page_table = nb::none();
+    if (!given(objects.longest_context)) objects.longest_context = typical;
+    objects.rows = &*rows.arrays;
+    objects.max_pages = rows.max_pages;
   }
-  DecodeArguments arguments({q,
-                             k_cache,
-                             v_cache,
-                             context_lengths,
-                             page_table,
-                             v_head_dim,
-                             scale,
-                             out,
-                             return_lse,
-                             out_lse,
-                             kv_layout,
-                             kv_dtype,
-                             k_scale,
-                             v_scale,
-                             max_q_len,
-                             q_offsets,
-                             mask,
-                             tree_mask,
-                             window,
-                             sink_tokens,
-                             sink_logits,
-                             soft_cap,
-                             alibi_slopes,
-                             score,
-                             k_new,
-                             v_new,
-                             rope_table,
-                             rope,
-                             selection,
-                             selected_counts,
-                             selection_block,
-                             second_k_cache,
-                             second_v_cache,
-                             second_page_table,
-                             second_lengths,
-                             batch_invariant,
-                             pdl,
-                             typical_batch,
-                             max_batch,
-                             longest_context,
-                             total_context,
-                             full_context_lengths,
-                             context_starts,
-                             context_interleave,
-                             replicate_output,
-                             member != nullptr ? member->size() : 1,
-                             rows.arrays ? &*rows.arrays : nullptr,
-                             rows.max_pages},
-                            on.handle);
+  if (member != nullptr) objects.ranks = member->size();
+  DecodeArguments arguments(objects, on.handle);
   // Without query tokens no engine is needed, so none is opened; one that is given is checked.
-  const bool opens_engine = member == nullptr && !given(engine);
+  const bool opens_engine = member == nullptr && !given(objects.engine);
   EngineObject* const object =
-      arguments.is_empty() && opens_engine ? nullptr : &find_engine(member, engine, arguments.device());
-  const WorkspaceObject* const memory = find_workspace(workspace, arguments.device());
-  const nb::object result = out.is_none() ? empty(q, arguments.out_shape(), false) : nb::borrow(out);
+      arguments.is_empty() && opens_engine ? nullptr : &find_engine(member, objects.engine, arguments.device());
+  const WorkspaceObject* const memory = find_workspace(objects.workspace, arguments.device());
+  const nb::object result =
+      objects.out.is_none() ? empty(objects.q, arguments.out_shape(), false) : nb::borrow(objects.out);
   arguments.set_out(result, "out");
   nb::object lse;
   if (arguments.wants_lse()) {
-    lse = out_lse.is_none() ? empty(q, arguments.lse_shape(), true) : nb::borrow(out_lse);
+    lse = objects.out_lse.is_none() ? empty(objects.q, arguments.lse_shape(), true) : nb::borrow(objects.out_lse);
     arguments.set_lse(lse, "out_lse");
   }
   if (!arguments.is_empty()) {
@@ -202,23 +153,53 @@ nb::object decode(nb::handle q, nb::handle k_cache, nb::handle v_cache, nb::hand
   return arguments.wants_lse() ? nb::make_tuple(result, lse) : result;
 }
 
-constexpr const char* kSignature =
-    "def decode(q: typing.Any, k_cache: typing.Any, v_cache: typing.Any, context_lengths: typing.Any, "
-    "page_table: typing.Any = None, *, v_head_dim: int | None = None, scale: float | None = None, out: typing.Any = "
-    "None, return_lse: bool = False, "
-    "out_lse: typing.Any = None, kv_layout: str = 'HND', kv_dtype: str | None = None, k_scale: typing.Any = None, "
-    "v_scale: typing.Any = None, max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
+/// The parameters of decode(), in the order of the members of DecodeObjects.
+constexpr std::string_view kParameters =
+    "q: typing.Any, k_cache: typing.Any, v_cache: typing.Any, context_lengths: typing.Any, "
+    "page_table: typing.Any = None, *, v_head_dim: int | None = None, scale: float | None = None, "
+    "out: typing.Any = None, return_lse: bool = False, out_lse: typing.Any = None, kv_layout: str = 'HND', "
+    "kv_dtype: str | None = None, k_scale: typing.Any = None, v_scale: typing.Any = None, "
+    "max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
     "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
     "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
     "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, selection: typing.Any = None, "
-    "selected_counts: typing.Any = None, selection_block: int | None = None, "
-    "second_k_cache: typing.Any = None, second_v_cache: typing.Any = None, second_page_table: typing.Any = None, "
-    "second_lengths: typing.Any = None, batch_invariant: bool = False, "
-    "pdl: bool = False, typical_batch: int | None = None, max_batch: int | None = None, "
-    "longest_context: int | None = None, total_context: int | None = None, group: Group | None = None, "
-    "full_context_lengths: typing.Any = None, context_starts: typing.Any = None, context_interleave: int = 0, "
-    "replicate_output: bool = False, stream: typing.Any = None, engine: Engine | None = None, workspace: "
-    "Workspace | None = None) -> typing.Any";
+    "selected_counts: typing.Any = None, selection_block: int | None = None, second_k_cache: typing.Any = None, "
+    "second_v_cache: typing.Any = None, second_page_table: typing.Any = None, second_lengths: typing.Any = None, "
+    "batch_invariant: bool = False, pdl: bool = False, typical_batch: int | None = None, "
+    "max_batch: int | None = None, longest_context: int | None = None, total_context: int | None = None, "
+    "group: Group | None = None, full_context_lengths: typing.Any = None, context_starts: typing.Any = None, "
+    "context_interleave: int = 0, replicate_output: bool = False, stream: typing.Any = None, "
+    "engine: Engine | None = None, workspace: Workspace | None = None";
+
+/// So many parameters does a part of it have.
+constexpr std::size_t count_parameters(std::string_view part) {
+  return static_cast<std::size_t>(std::count(part.begin(), part.end(), ':'));
+}
+constexpr std::size_t kCount = count_parameters(kParameters);
+constexpr std::size_t kPositional = count_parameters(kParameters.substr(0, kParameters.find('*')));
+constexpr std::size_t kRequired = count_parameters(kParameters.substr(0, kParameters.find('='))) - 1;
+
+struct Parameter {
+  std::string name, type, usual;  // the default; empty: none
+};
+const std::vector<Parameter>& parameters() {
+  static const auto all = [] {
+    std::vector<Parameter> made;
+    for (std::string_view rest = kParameters; !rest.empty();) {
+      const std::string_view one = rest.substr(0, rest.find(", "));
+      rest.remove_prefix(std::min(one.size() + 2, rest.size()));
+      const std::size_t colon = one.find(": "), equals = std::min(one.find(" = "), one.size());
+      if (colon == one.npos) continue;  // the star
+      made.push_back({std::string(one.substr(0, colon)), std::string(one.substr(colon + 2, equals - colon - 2)),
+                      std::string(one.substr(std::min(equals + 3, one.size())))});
+    }
+    return made;
+  }();
+  return all;
+}
+nb::object default_of(std::size_t index) { return nb::eval(nb::str(parameters()[index].usual.c_str()), nb::dict()); }
+auto argument(std::size_t index) { return nb::arg(parameters()[index].name.c_str()).none(); }
+auto optional(std::size_t index) { return argument(index) = default_of(index); }
 
 constexpr const char* kDocumentation =
     R"(One decode step: softmax(scale * q k^T) v for the last tokens of every request, in one launch.
@@ -302,29 +283,27 @@ change.
 Raises a TypeError or ValueError that names the argument, or another leanattn.Error, with code and hint. Nothing has
 been launched then.)";
 
+template <std::size_t>
+using Handle = nb::handle;
+template <std::size_t... All, std::size_t... Required, std::size_t... Named>
+void bind_table(nb::module_& module, std::index_sequence<All...>, std::index_sequence<Required...>,
+                std::index_sequence<Named...>) {
+  module.def(
+      "decode", [](Handle<All>... values) { return decode({values...}); }, argument(Required)..., optional(kRequired),
+      nb::kw_only(), optional(kPositional + Named)...,
+      nb::sig(fmt::format("def decode({}) -> typing.Any", kParameters).c_str()), kDocumentation);
+}
+
 }  // namespace
 
 void bind_decode(nb::module_& module) {
-  module.def("decode", &decode, nb::arg("q").none(), nb::arg("k_cache").none(), nb::arg("v_cache").none(),
-             nb::arg("context_lengths").none(), nb::arg("page_table") = nb::none(), nb::kw_only(),
-             nb::arg("v_head_dim") = nb::none(), nb::arg("scale") = nb::none(), nb::arg("out") = nb::none(),
-             nb::arg("return_lse").none() = false, nb::arg("out_lse") = nb::none(), nb::arg("kv_layout").none() = "HND",
-             nb::arg("kv_dtype") = nb::none(), nb::arg("k_scale") = nb::none(), nb::arg("v_scale") = nb::none(),
-             nb::arg("max_q_len") = nb::none(), nb::arg("q_offsets") = nb::none(), nb::arg("mask") = nb::none(),
-             nb::arg("tree_mask") = nb::none(), nb::arg("window").none() = 0, nb::arg("sink_tokens").none() = 0,
-             nb::arg("sink_logits") = nb::none(), nb::arg("soft_cap").none() = 0.0,
-             nb::arg("alibi_slopes") = nb::none(), nb::arg("score") = nb::none(), nb::arg("k_new") = nb::none(),
-             nb::arg("v_new") = nb::none(), nb::arg("rope_table") = nb::none(), nb::arg("rope") = nb::none(),
-             nb::arg("selection") = nb::none(), nb::arg("selected_counts") = nb::none(),
-             nb::arg("selection_block") = nb::none(), nb::arg("second_k_cache") = nb::none(),
-             nb::arg("second_v_cache") = nb::none(), nb::arg("second_page_table") = nb::none(),
-             nb::arg("second_lengths") = nb::none(), nb::arg("batch_invariant").none() = false,
-             nb::arg("pdl").none() = false, nb::arg("typical_batch") = nb::none(), nb::arg("max_batch") = nb::none(),
-             nb::arg("longest_context") = nb::none(), nb::arg("total_context") = nb::none(),
-             nb::arg("group") = nb::none(), nb::arg("full_context_lengths") = nb::none(),
-             nb::arg("context_starts") = nb::none(), nb::arg("context_interleave").none() = 0,
-             nb::arg("replicate_output").none() = false, nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
-             nb::arg("workspace") = nb::none(), nb::sig(kSignature), kDocumentation);
+  static_assert(kPositional == kRequired + 1);
+  bind_table(module, std::make_index_sequence<kCount>(), std::make_index_sequence<kRequired>(),
+             std::make_index_sequence<kCount - kPositional>());
+  nb::list options;  // for the operators of PyTorch
+  for (std::size_t i = kPositional; i < kCount; ++i)
+    options.append(nb::make_tuple(parameters()[i].name, parameters()[i].type, default_of(i)));
+  module.attr("_decode_options") = options;
 }
 
 }  // namespace leanattn::python

@@ -144,7 +144,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
   }
   const std::int32_t wanted =
-      given(objects.kv_dtype) ? number_of(kCacheFormats, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
+      given(objects.kv_dtype) ? number_of(kNames<KvFormat>, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
   if (k_.type() == ElementType::uint8 && wanted == LEANATTN_KV_SAME)
     bad_type("k_cache", "is uint8, which does not say what its bytes are",
              "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\" or \"fp8_ds_mla\".");
@@ -202,7 +202,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
 void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
   if (v_) v_->require_type(k_.type());
   const bool said = given(objects.kv_dtype);
-  const std::int32_t wanted = said ? number_of(kCacheFormats, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
+  const std::int32_t wanted = said ? number_of(kNames<KvFormat>, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
   std::int32_t found = LEANATTN_KV_SAME;
   switch (k_.type()) {
     case ElementType::int8: found = LEANATTN_KV_INT8; break;
@@ -215,7 +215,7 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
   if (said && wanted != found) {
     if (k_.type() != ElementType::int8 || wanted == LEANATTN_KV_SAME)
       bad_value("kv_dtype",
-                fmt::format("is \"{}\", but k_cache is {}", name_of(kCacheFormats, wanted), to_string(k_.type())));
+                fmt::format("is \"{}\", but k_cache is {}", name_of(kNames<KvFormat>, wanted), to_string(k_.type())));
     found = wanted;
   }
   problem_.kv_format = found;

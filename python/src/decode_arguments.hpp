@@ -15,7 +15,8 @@ namespace leanattn::python {
 
 class PageRows;
 
-/// The arguments of decode() as they came; None where they were left out. docs/python.md explains them.
+/// The arguments of decode() as they came; None where they were left out. docs/python.md explains them. They have
+/// the order of the signature (kParameters in decode.cpp).
 struct DecodeObjects {
   nanobind::handle q, k_cache, v_cache, context_lengths, page_table, v_head_dim;
   nanobind::handle scale, out, return_lse, out_lse;
@@ -27,7 +28,8 @@ struct DecodeObjects {
   nanobind::handle second_k_cache, second_v_cache, second_page_table, second_lengths;
   nanobind::handle batch_invariant, pdl;
   nanobind::handle typical_batch, max_batch, longest_context, total_context;
-  nanobind::handle full_context_lengths, context_starts, context_interleave, replicate_output;
+  nanobind::handle group, full_context_lengths, context_starts, context_interleave, replicate_output;
+  nanobind::handle stream, engine, workspace;
   int ranks = 1;                   ///< of the group; 1: there is none
   const PageRows* rows = nullptr;  ///< what page_table and context_lengths are made of, which are None then
   std::int64_t max_pages = 0;      ///< with rows: columns of that page table

@@ -66,12 +66,13 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
 
 void DecodeArguments::read_masks(const DecodeObjects& objects) {
   const bool tree = read(tree_mask_, objects.tree_mask, "tree_mask");
-  problem_.query_mask = given(objects.mask) ? number_of(kMasks, objects.mask, "mask")
+  problem_.query_mask = given(objects.mask) ? number_of(kNames<QueryMask>, objects.mask, "mask")
                         : tree              ? LEANATTN_MASK_TREE
                                             : LEANATTN_MASK_CAUSAL;
   if (tree != (problem_.query_mask == LEANATTN_MASK_TREE)) {
     if (!tree) bad_value("tree_mask", "is missing", "The mask \"tree\" needs it.");
-    bad_value("mask", fmt::format("is \"{}\", but tree_mask is given", name_of(kMasks, problem_.query_mask)));
+    bad_value("mask",
+              fmt::format("is \"{}\", but tree_mask is given", name_of(kNames<QueryMask>, problem_.query_mask)));
   }
   if (tree) {
     if (tree_mask_->type() != ElementType::uint32) tree_mask_->require_type(ElementType::int32);
@@ -157,7 +158,7 @@ void DecodeArguments::read_new_tokens(const DecodeObjects& objects) {
               objects.ranks == 1
                   ? "Give a row for every position that the cache has room for."
                   : "Give a row for every position that the caches of all ranks together have room for.");
-  problem_.rope = given(objects.rope) ? number_of(kRopes, objects.rope, "rope") : LEANATTN_ROPE_HALF_SPLIT;
+  problem_.rope = given(objects.rope) ? number_of(kNames<Rope>, objects.rope, "rope") : LEANATTN_ROPE_HALF_SPLIT;
   if (problem_.rope == LEANATTN_ROPE_NONE) bad_value("rope", "is \"none\", but rope_table is given");
   problem_.rope_dim = rope_table_->extent32(1);
   launch_.rope_table = rope_table_->data<float>();

@@ -26,21 +26,33 @@ namespace {
 PlanObject plan(nb::object self, nb::handle problem, nb::handle batch, nb::handle max_batch, nb::handle longest_context,
                 nb::handle total_context, nb::handle stream, nb::object group) {
   const auto& object = nb::cast<EngineObject&>(self);
-  const Problem read = read_problem(problem);
+  const DecodeProblem read = read_problem(problem);
   const GroupObject* const member = find_group(group);
   const std::shared_ptr<Group> kept = member != nullptr ? member->get() : nullptr;
-  const PlanShape shape{int_of(batch, "batch"), int_of(max_batch, "max_batch"),
-                        int64_of(longest_context, "longest_context"), int64_of(total_context, "total_context")};
+  const leanattn_problem c_problem = to_c(read);
+  const leanattn_shape shape =
+      detail::to_c(PlanShape{int_of(batch, "batch"), int_of(max_batch, "max_batch"),
+                             int64_of(longest_context, "longest_context"), int64_of(total_context, "total_context")});
   CUstream_st* const handle = stream.is_none() ? nullptr : find_stream(stream, problem).handle;
-  const auto made = [&] {
+  const leanattn_plan* made = nullptr;
+  unwrap([&] {
     const nb::gil_scoped_release without_gil;  // because it may compile
-    return kept ? object.engine.plan(read, shape, *kept, handle) : object.engine.plan(read, shape, handle);
-  }();
-  return {std::move(self), std::move(group), unwrap(made)};
+    leanattn_engine* const engine = object.engine.get();
+    return detail::to_result(kept ? leanattn_engine_plan_group(engine, &c_problem, &shape, kept->get(), handle, &made)
+                                  : leanattn_engine_plan(engine, &c_problem, &shape, handle, &made));
+  }());
+  return {std::move(self), std::move(group), made};
+}
+
+leanattn_plan_info info_of(const PlanObject& object) {
+  leanattn_plan_info info;
+  leanattn_plan_info_init(&info);
+  unwrap(detail::to_result(leanattn_plan_get_info(object.plan, &info)));
+  return info;
 }
 
 std::string describe_plan(const PlanObject& object) {
-  const auto info = object.plan.info();
+  const auto info = info_of(object);
   return fmt::format("<leanattn.Plan {}, {} CTAs, {}>", info.kernel_name, info.grid,
                      name_of(kProvenances, info.provenance));
 }
@@ -66,7 +78,7 @@ Result<Context> retain(int device) {
 
 template <auto Field>
 auto info(const PlanObject& object) {
-  return object.plan.info().*Field;
+  return info_of(object).*Field;
 }
 
 /// The engines of the process by CUDA ordinal, and what those that are still to be opened shall do.
@@ -205,7 +217,7 @@ Raises leanattn.Error.)";
       .def_prop_ro("kernel_name", &info<&leanattn_plan_info::kernel_name>, "The stable name of the kernel.")
       .def_prop_ro("grid", &info<&leanattn_plan_info::grid>, "The number of CTAs.")
       .def_prop_ro(
-          "provenance", [](const PlanObject& self) { return name_of(kProvenances, self.plan.info().provenance); },
+          "provenance", [](const PlanObject& self) { return name_of(kProvenances, info_of(self).provenance); },
           "How good the answer of the look-up is: exact, bucket, without_pdl, nearest, model or fallback.")
       .def_prop_ro(
           "layer", &info<&leanattn_plan_info::layer>,

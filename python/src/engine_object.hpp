@@ -23,11 +23,11 @@ struct EngineObject {
   static EngineObject open(int device, const std::string& cache_dir, bool disk_cache);
 };
 
-/// A plan and the Python engine that keeps it alive.
+/// A plan and the Python engine that owns it and so is kept alive.
 struct PlanObject {
   nanobind::object engine;
   nanobind::object group;  ///< that it launches on, or none
-  Plan plan;
+  const leanattn_plan* plan;
 };
 
 /// A workspace of the user's, and the Python engine that keeps its context alive.

@@ -275,7 +275,11 @@ another rank's kernel waits already.)")
       .def_static(
           "bytes_for",
           [](nb::handle problem, nb::handle max_batch) {
-            return unwrap(Group::bytes(read_problem(problem), int_of(max_batch, "max_batch")));
+            const DecodeProblem read = read_problem(problem);
+            const leanattn_problem c_problem = to_c(read);
+            std::int64_t bytes = 0;
+            unwrap(detail::to_result(leanattn_group_bytes(&c_problem, int_of(max_batch, "max_batch"), &bytes)));
+            return bytes;
           },
           nb::arg("problem").none(), nb::arg("max_batch").none(),
           nb::sig("def bytes_for(problem: leanattn.Problem, max_batch: int) -> int"),

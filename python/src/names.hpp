@@ -4,10 +4,14 @@
 
 #include <nanobind/nanobind.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 
+#include "generator/feature_table.hpp"
 #include "leanattn/leanattn.h"
 
 namespace leanattn::python {
@@ -20,20 +24,18 @@ struct Name {
 
 inline constexpr Name kDataTypes[] = {{"bf16", LEANATTN_BF16}, {"fp16", LEANATTN_FP16}};
 inline constexpr Name kCacheLayouts[] = {{"HND", LEANATTN_KV_CONTIGUOUS}, {"NHD", LEANATTN_KV_STRIDED}};
-inline constexpr Name kMasks[] = {
-    {"causal", LEANATTN_MASK_CAUSAL}, {"tree", LEANATTN_MASK_TREE}, {"full", LEANATTN_MASK_FULL}};
-inline constexpr Name kCacheFormats[] = {{"same", LEANATTN_KV_SAME},
-                                         {"fp8_e4m3", LEANATTN_KV_FP8_E4M3},
-                                         {"fp8_e5m2", LEANATTN_KV_FP8_E5M2},
-                                         {"int8", LEANATTN_KV_INT8},
-                                         {"fp8_ds_mla", LEANATTN_KV_FP8_DS_MLA}};
-inline constexpr Name kCacheScales[] = {
-    {"tensor", LEANATTN_SCALE_TENSOR}, {"head", LEANATTN_SCALE_HEAD}, {"token", LEANATTN_SCALE_TOKEN}};
-inline constexpr Name kRopes[] = {
-    {"none", LEANATTN_ROPE_NONE}, {"half_split", LEANATTN_ROPE_HALF_SPLIT}, {"interleaved", LEANATTN_ROPE_INTERLEAVED}};
 inline constexpr Name kProvenances[] = {{"exact", LEANATTN_EXACT},       {"bucket", LEANATTN_BUCKET},
                                         {"nearest", LEANATTN_NEAREST},   {"model", LEANATTN_MODEL},
                                         {"fallback", LEANATTN_FALLBACK}, {"without_pdl", LEANATTN_WITHOUT_PDL}};
+
+/// The enumerators of a feature.
+template <class Enum>
+inline constexpr auto kNames = [] {
+  std::array<Name, std::size(Enumeration<Enum>::kAll)> names{};
+  for (std::size_t i = 0; i < names.size(); ++i)
+    names[i] = {Enumeration<Enum>::kAll[i].name, static_cast<std::int32_t>(i)};
+  return names;
+}();
 
 /// The name of a value; "unknown" where it has none.
 const char* name_of(std::span<const Name> names, std::int32_t value);

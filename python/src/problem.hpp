@@ -4,12 +4,15 @@
 
 #include <nanobind/nanobind.h>
 
-#include "leanattn/leanattn.hpp"
+#include "leanattn/leanattn.h"
+#include "runtime/problem.hpp"
 
 namespace leanattn::python {
 
 /// The fields of a leanattn.Problem. Raises an error that names the field where one has another type or no such value.
-Problem read_problem(nanobind::handle problem);
+DecodeProblem read_problem(nanobind::handle problem);
+/// The same for calls of the C interface. It points to the score expression of `problem`, and is valid as long as that.
+leanattn_problem to_c(const DecodeProblem& problem);
 
 void bind_problem(nanobind::module_& module);
 

@@ -74,27 +74,34 @@ class Watcher {
 
 nb::list tune(nb::handle problem, nb::list shapes, nb::handle budget, nb::handle shape_budget, nb::handle memory,
               nb::handle retune, nb::object progress, nb::handle program, nb::handle device, nb::handle engine) {
-  const Problem read = read_problem(problem);
+  const DecodeProblem read = read_problem(problem);
   TuningOptions options = limits_of(budget, shape_budget, memory, program);
   options.retune = bool_of(retune, "retune");
   Watcher watcher(std::move(progress));
   options.progress = [&watcher](const leanattn_tune_progress& said) { return watcher(said); };
-  std::vector<PlanShape> asked;
+  std::vector<leanattn_shape> asked;
   for (const nb::handle shape : shapes) {
-    asked.push_back({.batch = int_of(shape.attr("batch"), "batch"),
-                     .max_batch = 0,
-                     .longest_context = int64_of(shape.attr("longest_context"), "longest_context"),
-                     .total_context = int64_of(shape.attr("total_context"), "total_context")});
+    asked.push_back(
+        detail::to_c(PlanShape{.batch = int_of(shape.attr("batch"), "batch"),
+                               .max_batch = 0,
+                               .longest_context = int64_of(shape.attr("longest_context"), "longest_context"),
+                               .total_context = int64_of(shape.attr("total_context"), "total_context")}));
   }
+  const leanattn_problem c_problem = to_c(read);
+  const leanattn_tune_options c_options = detail::to_c(options);
+  std::vector<leanattn_tuned_shape> tuned(asked.size());
+  for (leanattn_tuned_shape& shape : tuned) leanattn_tuned_shape_init(&shape);
   EngineObject& object = find_engine(engine, int_of(device, "device"));
-  const auto tuned = [&] {
+  unwrap(detail::check_text("program", options.program));
+  const auto done = [&] {
     const nb::gil_scoped_release without_gil;
-    return object.engine.tune(read, asked, options);
+    return detail::to_result(leanattn_engine_tune(object.engine.get(), &c_problem, asked.data(),
+                                                  static_cast<std::int32_t>(asked.size()), &c_options, tuned.data()));
   }();
   watcher.raise_again();
-  if (!tuned) raise(tuned.error());
+  unwrap(done);
   nb::list results;
-  for (const leanattn_tuned_shape& shape : *tuned) {
+  for (const leanattn_tuned_shape& shape : tuned) {
     results.append(nb::make_tuple(leanattn_status_name(static_cast<leanattn_status>(shape.status)),
                                   name_of(kProvenances, shape.provenance), shape.measured != 0, shape.finished != 0,
                                   shape.median_us, shape.read_limit_us, shape.default_us, shape.candidates,

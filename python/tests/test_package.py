@@ -82,6 +82,39 @@ def test_a_problem_that_makes_no_sense_is_refused_when_it_is_made_by_the_fields_
         leanattn.Problem(**bad)
 
 
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(leanattn.Problem)])
+def test_every_field_of_a_problem_is_read(field):
+    with pytest.raises(TypeError, match=f"^{field} "):
+        leanattn.Problem(**{field: object()})
+
+
+def test_operators_have_the_schema_that_exported_models_name():
+    code = """
+import sys, types
+class Library:
+    def __init__(self, *_): pass
+    def define(self, schema, **_): print(schema)
+    def impl(self, *_): pass
+torch = types.ModuleType("torch")
+torch.library = types.SimpleNamespace(Library=Library, register_fake=lambda *_, **__: None)
+torch.Tag = types.SimpleNamespace(pt2_compliant_tag=0, needs_fixed_stride_order=1)
+sys.modules["torch"] = torch
+import leanattn.torch
+"""
+    options = (
+        "Tensor context_lengths, Tensor? page_table=None, *, "
+        'float? scale=None, str kv_layout="HND", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None, int? max_q_len=None, '
+        "Tensor? q_offsets=None, str? mask=None, Tensor? tree_mask=None, int window=0, int sink_tokens=0, Tensor? sink_logits=None, "
+        "float soft_cap=0.0, Tensor? alibi_slopes=None, str? score=None, Tensor? rope_table=None, str? rope=None, Tensor? selection=None, "
+        "Tensor? selected_counts=None, int? selection_block=None, Tensor? second_k_cache=None, Tensor? second_v_cache=None, "
+        "Tensor? second_page_table=None, Tensor? second_lengths=None, bool batch_invariant=False, bool pdl=False, int? typical_batch=None, "
+        "int? max_batch=None, SymInt? longest_context=None, SymInt? total_context=None")
+    caches = "Tensor q, Tensor k_cache, Tensor v_cache"
+    expected = [f"decode({caches}, {options}) -> Tensor", f"decode_with_lse({caches}, {options}) -> (Tensor, Tensor)",
+                f"decode_append(Tensor q, Tensor(a!) k_cache, Tensor(b!) v_cache, Tensor k_new, Tensor v_new, {options}) -> Tensor"]
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines() == expected
+
+
 @pytest.mark.parametrize("beyond", [{"head_dim": 24}, {"q_len": 17}, {"q_heads": 258, "kv_heads": 2}, {"v_head_dim": 40}], ids=str)
 def test_a_problem_beyond_a_limit_is_unsupported_with_the_limit(beyond):
     with pytest.raises(leanattn.Unsupported) as raised:

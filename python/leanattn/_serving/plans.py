@@ -56,16 +56,13 @@ def dtype_name(dtype):
 def problem_of(layer, *, dtype, page_size, query_tokens=1, ragged=True, mask="causal", batch_invariant=False):
     """The problem of a layer, an Options. With more than one query token, requests have that many, or if `ragged` any number up to that."""
     return leanattn.Problem(
-        q_heads=layer.q_heads, kv_heads=layer.kv_heads, head_dim=layer.head_dim, v_head_dim=layer.v_head_dim, dtype=dtype,
-        kv_layout=layer.kv_layout, latent=layer.latent, page_size=page_size, q_len=query_tokens, ragged_q=ragged and query_tokens > 1, mask=mask,
-        window=layer.window, sink_logits=layer.sink_logits, alibi=layer.alibi, soft_cap=layer.soft_cap, kv_dtype=layer.kv_dtype or "same",
-        kv_scale=layer.kv_scale, lse=layer.lse, selection_block=layer.selection_block, selection_in_pool=layer.selection_in_pool,
-        batch_invariant=batch_invariant)
+        **{**vars(layer), "kv_dtype": layer.kv_dtype or "same"}, dtype=dtype, page_size=page_size, q_len=query_tokens,
+        ragged_q=ragged and query_tokens > 1, mask=mask, batch_invariant=batch_invariant)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the kernels of a layer depend on beside the engine's configuration."""
+    """What the kernels of a layer depend on beside the engine's configuration. Its fields are fields of leanattn.Problem."""
 
     q_heads: int
     kv_heads: int
