@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <map>
+#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -39,7 +40,7 @@ std::string queries_of(const Features& f) {
 /// About how long checking a kernel takes, in a unit of its own: the oracle takes longest, row by row, and with ranks
 /// for each of them again. Compiling takes as long as some rows.
 std::size_t price_of(const KernelSpec& spec) {
-  constexpr int kRowsOfCompiling = 32;
+  constexpr int kRowsOfCompiling = 128;
   return static_cast<std::size_t>((kRowsOfCompiling + query_rows(spec.features, spec.group)) *
                                   std::max(ranks_of_context(spec.features), 1));
 }
@@ -83,10 +84,9 @@ KernelTraits traits_of(const KernelSpec& spec) {
   const KernelLayout layout = layout_of(spec);
   traits.single.push_back(fmt::format("family {}", layout.family->name));
   const std::pair<const char*, int> kNumbers[] = {
-      {"head size", spec.head_dim},
       {"group", spec.group},
       {"page size", f.page_size},
-      {"query tokens up to", static_cast<int>(std::bit_ceil(static_cast<unsigned>(f.q_len)))},
+      {"query tokens", f.q_len},
       {"selection block", f.selection_block},
       {"ranks", ranks_of_context(f)},
       {"unit", f.context_interleave},
@@ -96,7 +96,11 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {"CTAs per SM", spec.ctas_per_sm},
       {"producer warps", layout.producer_warps},
   };
-  for (const auto& [name, value] : kNumbers) traits.single.push_back(fmt::format("{} {}", name, value));
+  // Numbers of one octave are alike.
+  const auto octave = [](int value) { return std::bit_ceil(static_cast<unsigned>(value)); };
+  for (const auto& [name, value] : kNumbers) traits.single.push_back(fmt::format("{} up to {}", name, octave(value)));
+  traits.single.push_back(
+      fmt::format("head size up to {}, a multiple of {}", octave(spec.head_dim), std::gcd(spec.head_dim, 64)));
   const std::pair<bool, const char*> kParts[] = {
       {in_group(f), "rank of a group"},
       {has_part_of_context(f) && !in_group(f), "part over NCCL"},

@@ -16,8 +16,8 @@ struct KernelTraits {
   /// What changes how the parts of a kernel work together: load path, dtype, layout, fix-up, LSE, dependent launch, the
   /// format of the cache, pages, and each feature. A cross-section has every pair of these that the plan has.
   std::vector<std::string> paired;
-  /// Numbers, such as head sizes, groups and tunables, what a GPU has of a context, and which modules the templates
-  /// choose. A cross-section has each that the plan has.
+  /// Octaves of numbers, such as head sizes, groups and tunables, what a GPU has of a context, and which modules the
+  /// templates choose. A cross-section has each that the plan has.
   std::vector<std::string> single;
 };
 KernelTraits traits_of(const KernelSpec& spec);
@@ -34,9 +34,8 @@ struct CrossSection {
   Coverage coverage;
 };
 
-/// Chooses kernels, each time the one whose preferred spec has most that is still missing, the first of equal ones,
-/// until nothing is missing; kernels of groups last, because they take longest. The same plan always gives the same
-/// cross-section.
+/// Chooses kernels, each time the one whose preferred spec has most that is still missing for the time that checking it
+/// takes, the first of equal ones, until nothing is missing. The same plan always gives the same cross-section.
 CrossSection cross_section(const std::vector<VerifyKernel>& plan);
 
 }  // namespace v1

@@ -24,14 +24,20 @@ std::vector<VerifyKernel> filtered(std::vector<VerifyKernel> kernels, const std:
   return kernels;
 }
 
-/// Leaves the cross-section of the plan. Its kernels with a score expression have all the same one: which one it is
-/// changes little in a kernel, and the oracle is compiled anew for each, which takes seconds.
+/// Leaves the cross-section of the plan, and of its representatives. Its kernels with a score expression have all the
+/// same one: which one it is changes little in a kernel, and the oracle is compiled anew for each, which takes seconds.
 void thin(RunPlan& plan) {
   const std::string& score = verify_scores().back().text;  // depends on positions
   const auto first = plan.kernels.begin() + static_cast<std::ptrdiff_t>(plan.representatives);
   const CrossSection section = cross_section({first, plan.kernels.end()});
   plan.coverage = section.coverage;
-  std::vector<VerifyKernel> chosen(plan.kernels.begin(), first);
+  const std::vector<VerifyKernel> representatives(plan.kernels.begin(), first);
+  std::vector<VerifyKernel> chosen;
+  for (std::size_t i = 0; const bool is : cross_section(representatives).chosen) {
+    if (is) chosen.push_back(representatives[i]);
+    ++i;
+  }
+  const std::size_t themed = chosen.size();
   for (RunPart& part : plan.parts) {
     const std::size_t begin = chosen.size();
     for (std::size_t i = part.begin; i < part.end; ++i) {
@@ -44,6 +50,7 @@ void thin(RunPlan& plan) {
     part.begin = begin, part.end = chosen.size();
   }
   plan.kernels = std::move(chosen);
+  plan.representatives = themed;
 }
 
 }  // namespace
