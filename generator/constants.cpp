@@ -8,7 +8,7 @@
 
 #include "generator/families/family.hpp"
 #include "generator/kernel_source.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "generator/score_expression.hpp"
 
 namespace leanattn {
@@ -146,7 +146,7 @@ void add_constants_of_encoding(KernelSource& source) {
   }
   source.flag("kHasScales", one_byte, "scales of K and V lie beside the cache");
   if (one_byte) {
-    source.number("kKvFormat", static_cast<int>(spec.features.kv_format) - 1, "kE4m3, kE5m2, kInt8");
+    source.number("kKvFormat", static_cast<int>(kv_encoding(spec.features).element) - 1, "kE4m3, kE5m2, kInt8");
     source.number("kKvScale", static_cast<int>(spec.features.kv_scale),
                   "kScalePerTensor, kScalePerHead, kScalePerToken");
   }

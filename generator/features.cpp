@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include "generator/feature_table.hpp"
+#include "generator/kv_encoding.hpp"
 #include "generator/parse_json.hpp"
 #include "generator/score_expression.hpp"
 
@@ -183,13 +184,6 @@ bool transforms_scores(const Features& features) {
   return features.soft_cap != 0 || features.alibi || !features.score.empty();
 }
 
-int kv_element_bytes(const Features& features) { return features.kv_format == KvFormat::same ? 2 : 1; }
-
-bool has_one_byte_elements(const Features& features) {
-  return features.kv_format == KvFormat::fp8_e4m3 || features.kv_format == KvFormat::fp8_e5m2 ||
-         features.kv_format == KvFormat::int8;
-}
-
 int query_rows(const Features& features, int group) { return group * (has_selection(features) ? 1 : features.q_len); }
 
 Result<void> validate(const Features& f) {
@@ -214,7 +208,7 @@ Result<void> validate(const Features& f) {
   if (!f.score.empty()) {
     if (const auto source = score_source(f.score); !source) return tl::unexpected(source.error());
   }
-  if (f.append && has_one_byte_elements(f) && f.kv_scale == KvScale::token)
+  if (f.append && has_token_scales(f))
     return fail(ErrorCode::unsupported,
                 fmt::format("append into a cache of {} with a scale per token", to_string(f.kv_format)),
                 "Append rounds to scales that are there before: one per tensor or per head.");

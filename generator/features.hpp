@@ -22,7 +22,7 @@ enum class QueryMask : std::uint8_t { causal, tree, full };
 enum class Rope : std::uint8_t { none, half_split, interleaved };
 
 /// Element type of the KV cache: that of q, or one byte. fp8_ds_mla: rows of a latent cache that have a format of their
-/// own (row_format.hpp).
+/// own (kv_encoding.hpp).
 enum class KvFormat : std::uint8_t { same, fp8_e4m3, fp8_e5m2, int8, fp8_ds_mla };
 /// What has a scale of its own, in a cache of one-byte elements: the whole tensor, a KV head, or a token of a head.
 enum class KvScale : std::uint8_t { tensor, head, token };
@@ -97,10 +97,6 @@ bool is_plain(const Features& features);
 /// Whether the kernel computes scores in natural units before the softmax (soft cap, ALiBi, an expression), instead of
 /// folding the scale into the exponent.
 bool transforms_scores(const Features& features);
-/// Bytes of one element of K and V, in which strides count: 1 where rows have a format of their own.
-int kv_element_bytes(const Features& features);
-/// Whether elements of K and V are one byte, with scales that lie beside the cache.
-bool has_one_byte_elements(const Features& features);
 /// Whether query tokens bring lists of what they see.
 inline bool has_selection(const Features& features) { return features.selection_block > 0; }
 /// Whether several ranks share every context, and merge their results in the kernel.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "generator/kv_encoding.hpp"
 #include "generator/templates.hpp"
 
 namespace leanattn {

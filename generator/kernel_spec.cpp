@@ -6,8 +6,8 @@
 #include <array>
 #include <charconv>
 
+#include "generator/kv_encoding.hpp"
 #include "generator/parse_enum.hpp"
-#include "generator/row_format.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -95,9 +95,7 @@ int cache_columns(const KernelSpec& spec) {
   return spec.features.latent ? spec.head_dim : spec.head_dim + value_dim(spec);
 }
 
-int cache_token_bytes(const KernelSpec& spec) {
-  return row_elements(spec.features, cache_columns(spec)) * kv_element_bytes(spec.features);
-}
+int cache_token_bytes(const KernelSpec& spec) { return kv_encoding(spec.features).row_bytes(cache_columns(spec)); }
 
 std::string kernel_name(const KernelSpec& spec) {
   return fmt::format("lean_{}{}{}_{}_d{}_g{}_{}{}{}_{}_{}{}_t{}_w{}x{}_s{}_o{}", "sm",

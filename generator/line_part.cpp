@@ -1,7 +1,7 @@
 // line_part.cpp -- the modules with which a CTA walks its range of the line, and those that features put in front of
 // the family's.
 #include "generator/kernel_source.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {

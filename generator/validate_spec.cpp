@@ -8,7 +8,7 @@
 
 #include "generator/families/family.hpp"
 #include "generator/families/shared.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -39,8 +39,9 @@ Result<void> validate_problem(const KernelSpec& spec) {
       return unsupported_spec(fmt::format("KV format {} on {}", to_string(features.kv_format), to_string(spec.arch)),
                               "Rows with a format of their own have kernels on sm_90a (H100, H200) only.");
   }
+  const KvElement element = kv_encoding(features).element;
   if (features.append && spec.arch < Arch{8, 9, false} &&
-      (features.kv_format == KvFormat::fp8_e4m3 || features.kv_format == KvFormat::fp8_e5m2))
+      (element == KvElement::fp8_e4m3 || element == KvElement::fp8_e5m2))
     return unsupported_spec(
         fmt::format("append into a cache of {} on {}", to_string(features.kv_format), to_string(spec.arch)),
         "Conversions to fp8 exist from sm_89 on; int8 works everywhere.");

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "generator/integers.hpp"
+#include "generator/kv_encoding.hpp"
 #include "generator/parse_enum.hpp"
 #include "generator/parse_json.hpp"
-#include "generator/row_format.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -42,7 +42,7 @@ Result<void> check_head_dim(const char* name, int value, int largest) {
 
 std::int64_t bytes_of_tokens(const DecodeProblem& problem, std::int64_t tokens) {
   const int columns = problem.head_dim + (problem.features.latent ? 0 : v_head_dim(problem));
-  const std::int64_t row = std::int64_t{row_elements(problem.features, columns)} * kv_element_bytes(problem.features);
+  const std::int64_t row = kv_encoding(problem.features).row_bytes(columns);
   return saturating_product(saturating_product(tokens, problem.kv_heads), row);
 }
 
@@ -378,7 +378,7 @@ std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& length
 
 std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {
   const Features& features = problem.features;
-  if (!has_one_byte_elements(features) || features.kv_scale != KvScale::token) return 0;
+  if (!has_token_scales(features)) return 0;
   // A key and a value have one each, and a latent row one for both.
   const std::int64_t bytes_of_token = std::int64_t{features.latent ? 1 : 2} * sizeof(float);
   return saturating_product(saturating_product(visible_tokens(problem, lengths), problem.kv_heads), bytes_of_token);

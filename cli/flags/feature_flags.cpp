@@ -10,6 +10,7 @@
 #include "cli/flags/aliases.hpp"
 #include "cli/flags/sizes.hpp"
 #include "generator/feature_table.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {

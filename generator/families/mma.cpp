@@ -8,6 +8,7 @@
 #include "generator/families/shared_layout.hpp"
 #include "generator/families/warps.hpp"
 #include "generator/kernel_source.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {

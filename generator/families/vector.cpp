@@ -6,6 +6,7 @@
 #include "generator/families/shared.hpp"
 #include "generator/families/warps.hpp"
 #include "generator/kernel_source.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {

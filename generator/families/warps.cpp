@@ -7,7 +7,7 @@
 #include "generator/families/shared.hpp"
 #include "generator/families/shared_layout.hpp"
 #include "generator/kernel_source.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {

@@ -6,7 +6,7 @@
 #include "generator/families/shared_layout.hpp"
 #include "generator/families/wgmma.hpp"
 #include "generator/kernel_source.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {

@@ -7,7 +7,7 @@
 #include <bit>
 
 #include "errors.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "names.hpp"
 #include "page_rows.hpp"
 
@@ -149,7 +149,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     bad_type("k_cache", "is uint8, which does not say what its bytes are",
              "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\" or \"fp8_ds_mla\".");
   // Rows with a format of their own are bytes, whose number is not that of the columns.
-  const RowFormat* const row = row_format(static_cast<KvFormat>(wanted));
+  const RowFormat* const row = kv_encoding(static_cast<KvFormat>(wanted)).row;
   k_.require_extent(columns, row != nullptr ? row->bytes : problem_.head_dim,
                     row != nullptr ? "bytes of a row of the kv_dtype" : "head_dim of q");
   problem_.kv_heads = flat ? 1 : k_.extent32(heads);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "generator/kv_encoding.hpp"
 #include "runtime/engine/argument_checks.hpp"
 
 namespace leanattn {
@@ -70,7 +71,7 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
 /// Values that only a paged cache, one with a scale per token, or new tokens give a meaning.
 Result<void> check_unused(const Features& features, const leanattn_decode_args& args) {
   const bool paged = features.page_size > 0;
-  const bool scales = features.kv_format != KvFormat::same && features.kv_scale == KvScale::token;
+  const bool scales = has_token_scales(features);
   const bool own_v = !features.latent, new_v = features.append && own_v, lists = has_selection(features),
              tables = paged && !features.selection_in_pool, second = features.second_cache;
   const char* const of_tables = features.selection_in_pool ? kNoRequests : "page_size";

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "generator/feature_table.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/engine/argument_checks.hpp"
 #include "runtime/engine/feature_arguments.hpp"
 #include "runtime/engine/plan.hpp"
@@ -281,7 +281,7 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
   if (features.append) {
     if (auto ok = bind_new_tokens(problem, args, extents.requests, extents.query_tokens, bound); !ok) return ok;
   }
-  if (has_one_byte_elements(features) && features.kv_scale == KvScale::token) {
+  if (has_token_scales(features)) {
     if (auto ok = bind_token_scales(problem, args, extents.entry_tokens, extents.entries, bound); !ok) return ok;
   }
   const Result<std::int64_t> visible = bind_lists(problem, args, *tokens, bound);

@@ -8,6 +8,7 @@
 #include "generator/families/family.hpp"
 #include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/lookup/fitted_costs.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/residency.hpp"

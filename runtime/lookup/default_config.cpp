@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "generator/families/family.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/specs.hpp"

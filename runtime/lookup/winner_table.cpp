@@ -9,7 +9,7 @@
 
 #include "generator/families/family.hpp"
 #include "generator/generator.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/lookup/decode_step.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/dependent_launch.hpp"

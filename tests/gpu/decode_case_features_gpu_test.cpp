@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "tests/gpu/gpu_fixture.hpp"
 #include "tuner/verify/feature_plan.hpp"
 
@@ -118,9 +118,11 @@ TEST_F(SmallFeatureCase, APoolHoldsTheHostsDataOnThePagesOfItsTableAndNaNOnAllOt
 }
 
 TEST_F(SmallFeatureCase, RowsOfAFormatOfTheirOwnHoldTheHostsData) {
-  for (const RowFormat& row : row_formats()) {
+  for (const KvEncoding& encoding : kv_encodings()) {
+    if (encoding.row == nullptr) continue;
+    const RowFormat& row = *encoding.row;
     KernelSpec spec =
-        spec_of({.page_size = 16, .kv_format = row.format, .v_head_dim = row.latent_columns, .latent = true},
+        spec_of({.page_size = 16, .kv_format = encoding.format, .v_head_dim = row.latent_columns, .latent = true},
                 key_columns(row), KvLayout::contiguous);
     spec.dtype = row.rope_type;
     auto made = runner->make_case(spec, {.kv_heads = 1, .context_lengths = {40}, .padded = true});
@@ -140,7 +142,7 @@ TEST_F(SmallFeatureCase, RowsOfAFormatOfTheirOwnHoldTheHostsData) {
           float scale = 0;
           std::memcpy(&scale, &pool[at + static_cast<std::size_t>(row.scales_offset + column / row.group_columns * 4)],
                       4);
-          found = byte_value(row.latent_type, pool[at + static_cast<std::size_t>(row.latent_offset + column)]) *
+          found = byte_value(encoding.element, pool[at + static_cast<std::size_t>(row.latent_offset + column)]) *
                   static_cast<double>(scale);
         } else {
           std::uint16_t bits = 0;

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "generator/kv_encoding.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/one_gpu.hpp"
@@ -65,7 +66,7 @@ Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kerne
 
 Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   // int8 has no NaN. Its lowest value is one that no data has.
-  const std::uint8_t poison = problem_.features.kv_format == KvFormat::int8 ? 0x80 : kPoisonByte;
+  const std::uint8_t poison = kv_encoding(problem_.features).poison;
   LEANATTN_TRY(fill_bytes_async(k_.data(), poison, k_.bytes(), stream));
   LEANATTN_TRY(fill_bytes_async(v_.data(), poison, v_.bytes(), stream));
   if (check_.kv_scale == static_cast<int>(KvScale::token))

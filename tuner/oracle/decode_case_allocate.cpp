@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "tuner/oracle/decode_case.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
 #include "tuner/oracle/oracle.hpp"
@@ -43,7 +43,7 @@ std::int64_t copy_stride(std::int64_t elements, std::int64_t element_bytes, std:
 /// for more of K and V.
 std::int64_t scale_bytes_of(const DecodeProblem& problem, std::int64_t tokens) {
   const Features& features = problem.features;
-  const bool scales_tokens = has_one_byte_elements(features) && features.kv_scale == KvScale::token;
+  const bool scales_tokens = has_token_scales(features);
   return scales_tokens ? tokens * problem.kv_heads * 4 : 0;
 }
 
@@ -74,7 +74,7 @@ std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<c
     const std::int64_t pages = (usual_capacity(context_lengths) + features.page_size - 1) / features.page_size;
     tokens = pool_for(requests * pages) * features.page_size;
   }
-  const std::int64_t columns = std::max<std::int64_t>(row_elements(features, problem.head_dim),
+  const std::int64_t columns = std::max<std::int64_t>(kv_encoding(features).row_stride(problem.head_dim),
                                                       features.latent ? 0 : leanattn::v_head_dim(problem));
   const std::int64_t bytes =
       copy_stride(tokens * problem.kv_heads * columns, kv_element_bytes(features), scale_bytes_of(problem, tokens));
@@ -191,8 +191,8 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
       of_batch = tokens * of_token + pad(units + 4);
     }
   };
-  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, row_elements(features, problem_.head_dim),
-             1);
+  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token,
+             kv_encoding(features).row_stride(problem_.head_dim), 1);
   if (!features.latent)
     kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
   const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;

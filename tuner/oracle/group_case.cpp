@@ -10,6 +10,7 @@
 #include <random>
 #include <span>
 
+#include "generator/kv_encoding.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"

@@ -9,7 +9,7 @@
 #include <numbers>
 #include <thread>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/threads.hpp"
 
 namespace leanattn {
@@ -96,6 +96,7 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
       if (features.sink_logits) sinks.push_back(data_sink_logit(seed, head));
     }
   }
+  const KvElement element = kv_encoding(features).element;
   const auto append = [&](std::vector<double>& to, DataTensor tensor, std::int64_t at, int columns) {
     // Tokens of the second cache stand behind those of the context.
     const std::int64_t token = at < context ? at : at - context;
@@ -106,11 +107,11 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
         to.push_back(data_row_value(kind, seed, features, owner, kv_head, token, column, columns));
         continue;
       }
-      to.push_back(features.kv_format == KvFormat::same
+      to.push_back(element == KvElement::of_q
                        ? value_of(problem.dtype,
                                   data_bits(kind, seed, tensor, problem.dtype, owner, kv_head, token, column, columns))
-                       : unit * byte_value(features.kv_format, data_byte(kind, seed, tensor, features.kv_format, owner,
-                                                                         kv_head, token, column, columns)));
+                       : unit * byte_value(element, data_byte(kind, seed, tensor, element, owner, kv_head, token,
+                                                              column, columns)));
     }
   };
   const std::int64_t second = features.second_cache ? details.second_capacity : 0;

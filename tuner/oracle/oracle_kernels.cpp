@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "cache/cubin/cubin_db.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "generator/score_expression.hpp"
 #include "generator/templates.hpp"
 #include "runtime/cuda/compiler.hpp"
@@ -66,7 +66,7 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .page_size = features.page_size,
           .max_pages = 0,
           .shared_prefix = 0,
-          .kv_format = static_cast<int>(features.kv_format),
+          .kv_format = static_cast<int>(kv_encoding(features).element),
           .kv_scale = static_cast<int>(features.kv_scale),
           .append = features.append,
           .rope = static_cast<int>(features.rope),
@@ -81,7 +81,7 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .selection_holes = 0,
           .row_bytes = row != nullptr ? row->bytes : 0,
           .row_latent = row != nullptr ? row->latent_offset : 0,
-          .row_latent_format = row != nullptr ? static_cast<int>(row->latent_type) : 0,
+          .row_latent_format = row != nullptr ? static_cast<int>(kv_encoding(features).element) : 0,
           .row_latent_columns = row != nullptr ? row->latent_columns : 0,
           .row_group = row != nullptr ? row->group_columns : 0,
           .row_scales = row != nullptr ? row->scales_offset : 0,

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -23,8 +23,8 @@ static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform &&
               static_cast<int>(DataKind::coverage) == kCheckCoverage && static_cast<int>(DataKind::ones) == kCheckOnes);
 static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(DataTensor::k) == kCheckK &&
               static_cast<int>(DataTensor::v) == kCheckV && static_cast<int>(DataTensor::latent) == kCheckLatent);
-static_assert(static_cast<int>(KvFormat::same) == kCheckSame && static_cast<int>(KvFormat::fp8_e4m3) == kCheckE4m3 &&
-              static_cast<int>(KvFormat::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvFormat::int8) == kCheckInt8);
+static_assert(static_cast<int>(KvElement::of_q) == kCheckSame && static_cast<int>(KvElement::fp8_e4m3) == kCheckE4m3 &&
+              static_cast<int>(KvElement::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvElement::int8) == kCheckInt8);
 static_assert(static_cast<int>(KvScale::tensor) == kCheckScaleTensor &&
               static_cast<int>(KvScale::head) == kCheckScaleHead &&
               static_cast<int>(KvScale::token) == kCheckScaleToken);
@@ -48,17 +48,18 @@ std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DT
                        column, head_dim);
 }
 
-std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvFormat format, int request, int head,
+std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvElement element, int request, int head,
                        std::int64_t token, int column, int head_dim) {
-  return check_byte(static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(format), request, head,
+  return check_byte(static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(element), request, head,
                     token, column, head_dim);
 }
 
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
                     int head, std::int64_t token) {
   if (!has_one_byte_elements(features)) return 1;
-  return check_kv_scale(static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(features.kv_format),
-                        static_cast<int>(features.kv_scale), request, head, token);
+  return check_kv_scale(static_cast<int>(kind), seed, static_cast<int>(tensor),
+                        static_cast<int>(kv_encoding(features).element), static_cast<int>(features.kv_scale), request,
+                        head, token);
 }
 
 std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,
@@ -75,14 +76,14 @@ float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head,
 std::uint8_t data_row_byte(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                            std::int64_t token, int column, int head_dim) {
   const RowFormat& row = *row_format(features);
-  return check_row_byte(static_cast<int>(kind), seed, static_cast<int>(row.latent_type), request, head, token, column,
-                        head_dim, row.group_columns);
+  return check_row_byte(static_cast<int>(kind), seed, static_cast<int>(kv_encoding(features).element), request, head,
+                        token, column, head_dim, row.group_columns);
 }
 
 std::uint16_t data_new_latent(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                               std::int64_t token, int column, int head_dim) {
   const RowFormat& row = *row_format(features);
-  return check_new_latent(static_cast<int>(row.latent_type), seed,
+  return check_new_latent(static_cast<int>(kv_encoding(features).element), seed,
                           data_row_byte(kind, seed, features, request, head, token, column, head_dim),
                           data_group_scale(kind, seed, request, head, token, column / row.group_columns), request, head,
                           token, column, head_dim);
@@ -95,7 +96,7 @@ double data_row_value(DataKind kind, std::uint64_t seed, const Features& feature
     return value_of(row.rope_type,
                     data_bits(kind, seed, DataTensor::latent, row.rope_type, request, head, token, column, head_dim));
   const std::uint8_t byte = data_row_byte(kind, seed, features, request, head, token, column, head_dim);
-  return byte_value(row.latent_type, byte) *
+  return byte_value(kv_encoding(features).element, byte) *
          static_cast<double>(data_group_scale(kind, seed, request, head, token, column / row.group_columns));
 }
 
@@ -137,9 +138,9 @@ double value_of(DType dtype, std::uint16_t bits) { return check_to_float(format_
 
 std::uint16_t bits_of(DType dtype, float value) { return check_from_float(format_of(dtype), value); }
 
-double byte_value(KvFormat format, std::uint8_t byte) { return check_byte_to_float(static_cast<int>(format), byte); }
+double byte_value(KvElement element, std::uint8_t byte) { return check_byte_to_float(static_cast<int>(element), byte); }
 
-std::uint8_t byte_of(KvFormat format, float value) { return check_byte_from_float(static_cast<int>(format), value); }
+std::uint8_t byte_of(KvElement element, float value) { return check_byte_from_float(static_cast<int>(element), value); }
 
 double unit_in_last_place(DType dtype, double magnitude) {
   const int fraction_bits = dtype == DType::bf16 ? 7 : 10;

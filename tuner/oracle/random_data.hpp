@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generator/kernel_spec.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -36,7 +37,7 @@ std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DT
 /// to the same element of a 16-bit cache, but for V with scales by token: there it is a multiple that a request draws,
 /// and in every second request each token anew, from about 1e-4 to 1e3. The scale is 1 if elements are not one
 /// byte.
-std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvFormat format, int request, int head,
+std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvElement element, int request, int head,
                        std::int64_t token, int column, int head_dim);
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
                     int head, std::int64_t token);
@@ -47,7 +48,7 @@ std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features&
                               int head, std::int64_t token, int column, int head_dim);
 /// Of a row with a format of its own: the byte of a latent column, the scale of a group of them, from about 5e-7 to 4,
 /// and the value of any column. In each group some byte is the largest of its format, as engines quantise.
-/// features.kv_format has an entry in row_formats().
+/// features.kv_format has rows with a format of their own.
 std::uint8_t data_row_byte(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                            std::int64_t token, int column, int head_dim);
 float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head, std::int64_t token, int group);
@@ -90,10 +91,10 @@ double extreme_scale(int head_dim);
 /// The value of bits, and the bits of a value. Rounding is to nearest even, overflow gives infinity, and NaN stays NaN.
 double value_of(DType dtype, std::uint16_t bits);
 std::uint16_t bits_of(DType dtype, float value);
-/// The same for one-byte formats, so not for KvFormat::same. The value must be well within the format's range. int8
-/// counts 64ths.
-double byte_value(KvFormat format, std::uint8_t byte);
-std::uint8_t byte_of(KvFormat format, float value);
+/// The same for elements of one byte, so not for KvElement::of_q. The value must be well within the format's range.
+/// int8 counts 64ths.
+double byte_value(KvElement element, std::uint8_t byte);
+std::uint8_t byte_of(KvElement element, float value);
 
 /// The distance between neighbouring values of the dtype at this magnitude; near zero, that of subnormal values.
 double unit_in_last_place(DType dtype, double magnitude);

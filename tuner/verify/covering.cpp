@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "generator/families/family.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -30,7 +30,9 @@ class Numbers {
 std::string cache_of(const Features& f) {
   if (f.kv_format == KvFormat::same) return "cache of q's type";
   const std::string format = fmt::format("cache {}", to_string(f.kv_format));
-  return row_format(f) != nullptr ? format : fmt::format("{} with a scale per {}", format, to_string(f.kv_scale));
+  return kv_encoding(f).scales != KvScales::beside
+             ? format
+             : fmt::format("{} with a scale per {}", format, to_string(f.kv_scale));
 }
 
 std::string queries_of(const Features& f) {

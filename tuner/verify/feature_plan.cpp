@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -99,11 +99,13 @@ std::vector<Setting> latent_settings() {
 
 std::vector<Setting> row_format_settings() {
   std::vector<Setting> settings;
-  for (const RowFormat& row : row_formats()) {
+  for (const KvEncoding& encoding : kv_encodings()) {
+    if (encoding.row == nullptr) continue;
+    const RowFormat& row = *encoding.row;
     const auto add = [&](auto change) {
       settings.push_back(with(
           [&](Features& f) {
-            f.latent = true, f.v_head_dim = row.latent_columns, f.kv_format = row.format;
+            f.latent = true, f.v_head_dim = row.latent_columns, f.kv_format = encoding.format;
             change(f);
           },
           key_columns(row)));

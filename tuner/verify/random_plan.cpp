@@ -2,10 +2,11 @@
 #include "tuner/verify/random_plan.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <set>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/problem.hpp"
 #include "tuner/verify/feature_plan.hpp"
 #include "tuner/verify/rank_plan.hpp"
@@ -90,11 +91,12 @@ Tunables draw_tunables(Draw& draw) {
           .pdl = draw.chance(50)};
 }
 
-/// Gives the spec a cache of such rows.
-void take_row_format(KernelSpec& spec, const RowFormat& row) {
+/// Gives the spec a cache whose rows have a format of their own.
+void take_row_format(KernelSpec& spec, const KvEncoding& encoding) {
+  const RowFormat& row = *encoding.row;
   spec.head_dim = key_columns(row), spec.dtype = row.rope_type, spec.load = LoadPath::tensor;
   Features& f = spec.features;
-  f.v_head_dim = row.latent_columns, f.kv_format = row.format, f.kv_scale = KvScale::tensor;
+  f.v_head_dim = row.latent_columns, f.kv_format = encoding.format, f.kv_scale = KvScale::tensor;
 }
 
 KernelSpec draw_heads(Draw& draw, Arch arch) {
@@ -112,7 +114,10 @@ KernelSpec draw_heads(Draw& draw, Arch arch) {
   if (spec.features.latent) {
     spec.features.v_head_dim = draw.of({512, 512, 256, 128, 64});
     spec.head_dim = spec.features.v_head_dim + draw.of({64, 64, 64, 16, 128});
-    if (draw.chance(25)) take_row_format(spec, draw.of(std::vector(row_formats().begin(), row_formats().end())));
+    std::vector<KvEncoding> with_rows;
+    std::ranges::copy_if(kv_encodings(), std::back_inserter(with_rows),
+                         [](const KvEncoding& encoding) { return encoding.row != nullptr; });
+    if (draw.chance(25)) take_row_format(spec, draw.of(with_rows));
   }
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
   return spec;

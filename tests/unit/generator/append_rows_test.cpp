@@ -17,7 +17,7 @@
 #include <set>
 #include <vector>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "tests/device/instructions.hpp"
 
 namespace leanattn::device {
@@ -211,7 +211,7 @@ Segment segment(int request, int context, int first, int end, int shift = 0) {
 }
 
 TEST(AppendRows, TheTableSaysWhatIsTried) {
-  const RowFormat* const row = row_format(KvFormat::fp8_ds_mla);
+  const RowFormat* const row = kv_encoding(KvFormat::fp8_ds_mla).row;
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->latent_columns, kDsMla.latent_columns);
   EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);

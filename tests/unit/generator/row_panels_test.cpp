@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "tests/device/instructions.hpp"
 
 namespace leanattn::device {
@@ -472,7 +472,7 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
 constexpr Layout kDsMla{512, 512, 64, 128, 0, 512, 528, 656, 2}, kInOnePart{512, 512, 64, 128, 0, 512, 528, 656, 1};
 
 TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
-  const RowFormat* const row = row_format(KvFormat::fp8_ds_mla);
+  const RowFormat* const row = kv_encoding(KvFormat::fp8_ds_mla).row;
   ASSERT_NE(row, nullptr);
   EXPECT_EQ(row->latent_columns, kDsMla.byte_columns);
   EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);

@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "tests/thoroughness.hpp"
 #include "tuner/oracle/oracle.hpp"
 #include "tuner/verify/feature_plan.hpp"
@@ -40,13 +40,13 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
     return value_of(DType::bf16, data_bits(DataKind::uniform, kSeed, DataTensor::latent, DType::bf16, request,
                                            c.kv_head, token, column, columns));
   if (const RowFormat* const row = row_format(f); row != nullptr)
-    return byte_value(KvFormat::fp8_e4m3,
+    return byte_value(KvElement::fp8_e4m3,
                       data_row_byte(DataKind::uniform, kSeed, f, request, c.kv_head, token, column, columns)) *
            static_cast<double>(
                data_group_scale(DataKind::uniform, kSeed, request, c.kv_head, token, column / row->group_columns));
   const std::uint8_t byte =
-      data_byte(DataKind::uniform, kSeed, tensor, f.kv_format, request, c.kv_head, token, column, columns);
-  return byte_value(f.kv_format, byte) *
+      data_byte(DataKind::uniform, kSeed, tensor, kv_encoding(f).element, request, c.kv_head, token, column, columns);
+  return byte_value(kv_encoding(f).element, byte) *
          static_cast<double>(data_kv_scale(DataKind::uniform, kSeed, tensor, f, request, c.kv_head, token));
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <set>
 
+#include "generator/kv_encoding.hpp"
 #include "tuner/oracle/random_data.hpp"
 
 namespace leanattn {
@@ -33,7 +34,8 @@ double by_definition(KvFormat format, int byte) {
 TEST(ByteFormats, EveryCodeIsReadByItsDefinition) {
   for (const KvFormat format : kFormats) {
     for (int byte = 0; byte < 256; ++byte) {
-      const double expected = by_definition(format, byte), got = byte_value(format, static_cast<std::uint8_t>(byte));
+      const double expected = by_definition(format, byte),
+                   got = byte_value(kv_encoding(format).element, static_cast<std::uint8_t>(byte));
       if (std::isnan(expected)) {
         EXPECT_TRUE(std::isnan(got)) << to_string(format) << " " << byte;
       } else {
@@ -42,8 +44,8 @@ TEST(ByteFormats, EveryCodeIsReadByItsDefinition) {
       }
     }
   }
-  EXPECT_EQ(byte_value(KvFormat::fp8_e4m3, 0x7e), 448);
-  EXPECT_EQ(byte_value(KvFormat::fp8_e5m2, 0x7b), 57344);
+  EXPECT_EQ(byte_value(KvElement::fp8_e4m3, 0x7e), 448);
+  EXPECT_EQ(byte_value(KvElement::fp8_e5m2, 0x7b), 57344);
 }
 
 TEST(ByteFormats, EveryFiniteCodeOfModestSizeRoundTrips) {
@@ -53,7 +55,7 @@ TEST(ByteFormats, EveryFiniteCodeOfModestSizeRoundTrips) {
       const double value = by_definition(format, byte);
       // -128 has no positive counterpart and is used for data that no kernel may read.
       if (!(std::abs(value) <= (format == KvFormat::fp8_e4m3 ? 448 : 30000)) || value == -128) continue;
-      EXPECT_EQ(byte_of(format, static_cast<float>(value / unit)), byte) << to_string(format);
+      EXPECT_EQ(byte_of(kv_encoding(format).element, static_cast<float>(value / unit)), byte) << to_string(format);
     }
   }
 }
@@ -63,7 +65,7 @@ TEST(ByteFormats, RoundingIsToTheNearest) {
     const double unit = format == KvFormat::int8 ? 64 : 1;
     for (int i = -1700; i <= 1700; ++i) {
       const auto value = static_cast<float>(i) * 0.001f;
-      const double got = byte_value(format, byte_of(format, value)) / unit;
+      const double got = byte_value(kv_encoding(format).element, byte_of(kv_encoding(format).element, value)) / unit;
       double nearest = std::numeric_limits<double>::infinity();
       for (int byte = 0; byte < 256; ++byte) {
         const double other = by_definition(format, byte) / unit;
@@ -89,7 +91,8 @@ TEST(FeatureData, ByteTimesScaleStaysCloseToTheElementOfA16BitCache) {
           const double value =
               value_of(DType::fp16, data_bits(DataKind::uniform, 3, tensor, DType::fp16, 1, 2, token, column, 32));
           const double got =
-              byte_value(format, data_byte(DataKind::uniform, 3, tensor, format, 1, 2, token, column, 32));
+              byte_value(kv_encoding(format).element,
+                         data_byte(DataKind::uniform, 3, tensor, kv_encoding(format).element, 1, 2, token, column, 32));
           EXPECT_NEAR(got * unit, value, 0.01 + 0.13 * std::abs(value)) << to_string(format);
         }
       }
@@ -148,7 +151,9 @@ TEST(FeatureData, ExtremeKeysAndScalesAreExact) {
   for (const KvFormat format : kFormats) {
     for (int token = 0; token < 50; ++token) {
       EXPECT_EQ(
-          std::abs(byte_value(format, data_byte(DataKind::extreme, 1, DataTensor::k, format, 0, 0, token, 3, 64))), 64);
+          std::abs(byte_value(kv_encoding(format).element, data_byte(DataKind::extreme, 1, DataTensor::k,
+                                                                     kv_encoding(format).element, 0, 0, token, 3, 64))),
+          64);
       const double scale = data_kv_scale(DataKind::extreme, 1, DataTensor::k,
                                          {.kv_format = format, .kv_scale = KvScale::token}, 0, 0, token);
       EXPECT_TRUE(scale == 1 || scale == 0.5) << scale;
@@ -248,7 +253,7 @@ TEST(FeatureData, NewRowsBecomeTheRowsOfTheCacheOnceTheyAreQuantised) {
         const auto value =
             static_cast<float>(value_of(DType::bf16, data_new_latent(kind, 5, rows, 1, 0, token, column, 576)));
         const std::uint8_t byte = data_row_byte(kind, 5, rows, 1, 0, token, column, 576);
-        ASSERT_EQ(byte_of(KvFormat::fp8_e4m3, value / scale), byte) << to_string(kind) << ", column " << column;
+        ASSERT_EQ(byte_of(KvElement::fp8_e4m3, value / scale), byte) << to_string(kind) << ", column " << column;
         rounded += static_cast<double>(value) != data_row_value(kind, 5, rows, 1, 0, token, column, 576);
         largest_bytes += (byte & 0x7f) == 0x7e;
       }

@@ -2,7 +2,7 @@
 #include "tuner/verify/feature_plan.hpp"
 #include "generator/families/family.hpp"
 #include "generator/kernel_layout.hpp"
-#include "generator/row_format.hpp"
+#include "generator/kv_encoding.hpp"
 #include "generator/score_expression.hpp"
 
 #include <gtest/gtest.h>

@@ -1,58 +1,66 @@
-// row_format.cpp -- the table of row formats, and what goes with them.
-#include "generator/row_format.hpp"
+// kv_encoding.cpp -- the table of encodings, and what goes with rows that have a format of their own.
+#include "generator/kv_encoding.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+
+#include "generator/feature_table.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::array kRowFormats{
-    // What vLLM and SGLang store for models with selected tokens (kv_cache_dtype "fp8_ds_mla").
-    RowFormat{.format = KvFormat::fp8_ds_mla,
-              .latent_type = KvFormat::fp8_e4m3,
-              .latent_columns = 512,
-              .group_columns = 128,
-              .latent_offset = 0,
-              .scales_offset = 512,
-              .rope_type = DType::bf16,
-              .rope_columns = 64,
-              .rope_offset = 528,
-              .bytes = 656},
+// What vLLM and SGLang store for models with selected tokens (kv_cache_dtype "fp8_ds_mla").
+constexpr RowFormat kDsMla{.latent_columns = 512,
+                           .group_columns = 128,
+                           .latent_offset = 0,
+                           .scales_offset = 512,
+                           .rope_type = DType::bf16,
+                           .rope_columns = 64,
+                           .rope_offset = 528,
+                           .bytes = 656};
+
+constexpr std::uint8_t kNaN = 0xff;
+constexpr std::array kEncodings{
+    KvEncoding{KvFormat::same, KvElement::of_q, 16, KvScales::none, kNaN},
+    KvEncoding{KvFormat::fp8_e4m3, KvElement::fp8_e4m3, 8, KvScales::beside, kNaN},
+    KvEncoding{KvFormat::fp8_e5m2, KvElement::fp8_e5m2, 8, KvScales::beside, kNaN},
+    KvEncoding{KvFormat::int8, KvElement::int8, 8, KvScales::beside, 0x80},
+    KvEncoding{KvFormat::fp8_ds_mla, KvElement::fp8_e4m3, 8, KvScales::in_row, kNaN, &kDsMla},
 };
 
 /// What templates/kv/produce_rows.cuh takes for granted.
-constexpr bool has_a_loader(const RowFormat& row) {
+constexpr bool has_a_loader(const KvEncoding& encoding) {
+  if (encoding.row == nullptr) return true;
+  const RowFormat& row = *encoding.row;
   return row.latent_columns % 128 == 0 && row.rope_columns % 64 == 0 && 128 % row.group_columns == 0 &&
          row.group_columns % 16 == 0 && row.latent_offset % 16 == 0 && row.scales_offset % 16 == 0 &&
          row.rope_offset % 16 == 0 && row.bytes % 16 == 0 && scale_bytes(row) % 16 == 0 &&
-         row.latent_type == KvFormat::fp8_e4m3 && row.rope_type == DType::bf16 &&
+         encoding.element == KvElement::fp8_e4m3 && row.rope_type == DType::bf16 &&
          row.rope_offset + 2 * row.rope_columns <= row.bytes;
 }
-static_assert(std::all_of(kRowFormats.begin(), kRowFormats.end(), has_a_loader));
+static_assert(std::all_of(kEncodings.begin(), kEncodings.end(), has_a_loader));
+
+constexpr bool in_order() {
+  for (std::size_t i = 0; i < kEncodings.size(); ++i)
+    if (kEncodings[i].format != static_cast<KvFormat>(i)) return false;
+  return kEncodings.size() == std::size(Enumeration<KvFormat>::kAll);
+}
+static_assert(in_order(), "each KvFormat has its row");
 
 }  // namespace
 
-std::span<const RowFormat> row_formats() { return kRowFormats; }
+std::span<const KvEncoding> kv_encodings() { return kEncodings; }
 
-const RowFormat* row_format(KvFormat format) {
-  const auto found = std::find_if(kRowFormats.begin(), kRowFormats.end(),
-                                  [format](const RowFormat& row) { return row.format == format; });
-  return found != kRowFormats.end() ? &*found : nullptr;
-}
-
-int row_elements(const Features& features, int columns) {
-  const RowFormat* const row = row_format(features);
-  return row != nullptr ? row->bytes : columns;
-}
+const KvEncoding& kv_encoding(KvFormat format) { return kEncodings[static_cast<std::size_t>(format)]; }
 
 Result<void> validate_row_format(const Features& f, int head_dim, DType dtype) {
   const RowFormat* const row = row_format(f);
   if (row == nullptr) return {};
-  const std::string name = fmt::format("a cache of {}", to_string(row->format));
+  const std::string name = fmt::format("a cache of {}", to_string(f.kv_format));
   const auto refuse = [&](std::string what, std::string cure) {
     return fail(ErrorCode::unsupported, fmt::format("{} {}", name, what), std::move(cure));
   };

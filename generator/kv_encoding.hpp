@@ -1,0 +1,78 @@
+// kv_encoding.hpp -- KvEncoding: how an element or a row of a KV cache becomes an operand. An encoding is a row of one
+// table, from which kernels, byte counts, argument checks, the oracle and test data follow. Plain data; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "generator/kernel_spec.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What the bits of an element mean. int8 is a whole number.
+enum class KvElement : std::uint8_t { of_q, fp8_e4m3, fp8_e5m2, int8 };
+/// Where the scales lie by which elements are multiplied: nowhere, beside the cache (with a KvScale), or in each row.
+enum class KvScales : std::uint8_t { none, beside, in_row };
+
+/// A row of a latent cache that is no array of elements of one type: latent columns, in groups that have a scale in
+/// fp32, then the rotated columns of q's type. V is the latent columns, and K all of them. Offsets count bytes from the
+/// row's start. Offsets and sizes are multiples of 16 bytes, and so are strides and bases of such a cache.
+struct RowFormat {
+  int latent_columns;  ///< a multiple of 128
+  int group_columns;   ///< that share a scale; divides 128
+  int latent_offset;
+  int scales_offset;  ///< of the groups' scales, which follow each other
+  DType rope_type;    ///< of the rotated columns, and so of q and o
+  int rope_columns;   ///< a multiple of 64
+  int rope_offset;
+  int bytes;  ///< of a row
+};
+
+struct KvEncoding {
+  KvFormat format;    ///< under which a problem asks for it
+  KvElement element;  ///< of all columns, or of the latent columns of a row with a format of its own
+  int bits;           ///< of an element
+  KvScales scales;
+  /// A byte whose value no kernel may use: NaN, or what no test data have. Memory that must not be read is filled with
+  /// it.
+  std::uint8_t poison;
+  const RowFormat* row = nullptr;  ///< of a row with a format of its own
+
+  /// In which strides count.
+  constexpr int stride_bytes() const { return row != nullptr ? 1 : bits / 8; }
+  /// Of a row of so many columns.
+  constexpr int row_bytes(int columns) const { return row != nullptr ? row->bytes : columns * bits / 8; }
+  /// By how much strides grow with a row, where rows are adjacent.
+  constexpr int row_stride(int columns) const { return row_bytes(columns) / stride_bytes(); }
+};
+
+/// The table, in the order of KvFormat.
+std::span<const KvEncoding> kv_encodings();
+const KvEncoding& kv_encoding(KvFormat format);
+inline const KvEncoding& kv_encoding(const Features& features) { return kv_encoding(features.kv_format); }
+/// Null where all elements of a row are of one type.
+inline const RowFormat* row_format(const Features& features) { return kv_encoding(features).row; }
+/// Bytes in which strides of K and V count.
+inline int kv_element_bytes(const Features& features) { return kv_encoding(features).stride_bytes(); }
+/// Whether elements of K and V are one byte, with scales that lie beside the cache.
+inline bool has_one_byte_elements(const Features& features) {
+  const KvEncoding& encoding = kv_encoding(features);
+  return encoding.bits == 8 && encoding.scales == KvScales::beside;
+}
+/// Whether each token has a scale beside the cache.
+inline bool has_token_scales(const Features& features) {
+  return kv_encoding(features).scales == KvScales::beside && features.kv_scale == KvScale::token;
+}
+
+/// Columns of K.
+constexpr int key_columns(const RowFormat& row) { return row.latent_columns + row.rope_columns; }
+/// Bytes of a row's scales.
+constexpr int scale_bytes(const RowFormat& row) { return row.latent_columns / row.group_columns * 4; }
+
+/// Whether a problem can have rows with the format that it asks for. Errors: unsupported, naming what does not go with
+/// them and what to do.
+Result<void> validate_row_format(const Features& features, int head_dim, DType dtype);
+
+}  // namespace v1
+}  // namespace leanattn
