@@ -17,7 +17,8 @@ inline namespace v1 {
 namespace {
 
 void print_report(const VerifyReport& report) {
-  Table table{.headings = {"group", "cases", "failed", "worst error ratio", "seconds"}, .rows = {}, .right_aligned = "lrrrr"};
+  Table table{
+      .headings = {"group", "cases", "failed", "worst error ratio", "seconds"}, .rows = {}, .right_aligned = "lrrrr"};
   std::int64_t cases = 0;
   std::int64_t failed = 0;
   for (const VerifyGroup& group : report.groups) {

@@ -165,8 +165,8 @@ LEAN_DEVICE void prefetch_part(const Segment& s, const LeanTensorMap& k_map, con
 }
 
 // Asks L2 for the row of this lane, line by line, if it has one and the row is this row block's to ask for (PTX ISA,
-// "prefetch"). Row blocks in step share the asking: each CTA asks for one in kRowBlocksInStep of its rows. A bulk prefetch
-// would take its address from a uniform register, lane after lane.
+// "prefetch"). Row blocks in step share the asking: each CTA asks for one in kRowBlocksInStep of its rows. A bulk
+// prefetch would take its address from a uniform register, lane after lane.
 template <int kBytes>
 LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
   if (exists && (threadIdx.x + blockIdx.x) % kRowBlocksInStep == 0) {
