@@ -95,7 +95,7 @@ Command add_verify(CLI::App& program) {
   app->add_option("--device", options->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
   app->add_option("--seed", options->seed, "The seed of the random data and combinations")->type_name("N");
   app->add_option("--filter", options->filter, "Check only kernels whose name contains this text")->type_name("TEXT");
-  set_examples(*app, {{"Check a cross-section within a minute", "leanattn verify --quick"},
+  set_examples(*app, {{"Check a cross-section in about half a minute", "leanattn verify --quick"},
                       {"Check the kernels of one load path", "leanattn verify --filter tensor"}});
   return {app, [options](const Console& console) { return run(console, *options); }};
 }
