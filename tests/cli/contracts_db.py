@@ -58,8 +58,11 @@ class Database(Contract):
             os.setgroups([])
             os.setgid(65534)
             os.setuid(65534)
-        result = subprocess.run([contract.PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL, env=self.environment(**changes),
-                                cwd="/", timeout=300, preexec_fn=give_up_rights)
+        try:
+            result = subprocess.run([contract.PROGRAM, *args], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                                    env=self.environment(**changes), cwd="/", timeout=300, preexec_fn=give_up_rights)
+        except PermissionError:
+            self.skipTest("the checkout lies where other users cannot read")
         self.assertEqual(result.returncode, code, f"{args}\nstdout: {result.stdout[:2000]}\nstderr: {result.stderr[:2000]}")
         if says is not None:
             self.assertRegex(result.stderr, says)
