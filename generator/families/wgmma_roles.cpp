@@ -42,8 +42,10 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   constexpr int kMostInStep = 8;
   // Every row block needs a CTA of its own. In a batch-invariant kernel a slot of the workspace is a tile position.
-  // Where requests have their own numbers of query tokens, the row blocks of one token go in step.
-  const int together = spec.features.ragged_q ? (spec.group + layout.rows - 1) / layout.rows : layout.row_blocks;
+  // Where requests have their own numbers of query tokens, the row blocks of one token go in step, or as many more as
+  // make all row blocks a whole number of such steps.
+  int together = spec.features.ragged_q ? (spec.group + layout.rows - 1) / layout.rows : layout.row_blocks;
+  while (layout.row_blocks % together != 0) ++together;
   if (!spec.features.batch_invariant && together <= kMostInStep) layout.row_blocks_in_step = together;
   // Beside q and two stages there is no room for a buffer.
   lay_out_producer(spec, layout, /*buffers=*/false, /*warpgroup=*/true);

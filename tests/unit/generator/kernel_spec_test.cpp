@@ -479,5 +479,18 @@ TEST(Workspace, SizesBeyond32BitsAreExact) {
   EXPECT_GT(workspace_layout(spec, grid, 1).total_bytes, grid * 2 * layout_of(spec).partial_floats * 4);
 }
 
+TEST(KernelSpec, RowBlocksInStepDivideThoseOfAKvHead) {
+  KernelSpec spec{.arch = {9, 0, true}, .head_dim = 576, .load = LoadPath::tensor};
+  spec.warps = 8, spec.warp_tokens = 16;
+  spec.features.latent = spec.features.ragged_q = true, spec.features.v_head_dim = 512;
+  for (spec.group = 17; spec.group <= 128; ++spec.group) {
+    for (spec.features.q_len = 1; spec.features.q_len <= 16; ++spec.features.q_len) {
+      const KernelLayout layout = layout_of(spec);
+      EXPECT_EQ(layout.row_blocks % layout.row_blocks_in_step, 0)
+          << "group " << spec.group << ", " << spec.features.q_len << " query tokens: a counter of the next KV head";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace leanattn
