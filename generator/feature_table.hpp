@@ -126,7 +126,8 @@ inline constexpr auto kFeatures = std::tuple{
             {"--page-size", "N", "Tokens in a page of a paged KV cache; default: the cache is dense"}),
     feature("q_len", "_q", &Features::q_len, &leanattn_problem::q_len,
             {"--q-len", "N",
-             "The largest number of query tokens of a request, 1 to 16 (1024 with --query-mask full); default 1"},
+             "The largest number of query tokens of a request, 1 to 16 (1024 with --query-mask full, 131072 with "
+             "--ragged-q); default 1"},
             {.usual = 1}),
     feature("ragged_q", "_rq", &Features::ragged_q, &leanattn_problem::ragged_q,
             {"--ragged-q", nullptr, "Requests have different numbers of query tokens, at most --q-len"}),

@@ -21,7 +21,7 @@ inline namespace v1 {
 namespace {
 
 constexpr int kMostPageTokens = 1 << 20;
-constexpr int kMostQueryTokens = 16, kMostSharedQueryTokens = 1024;
+constexpr int kMostDecodeTokens = 16, kMostSharedQueryTokens = 1024;
 constexpr int kMostWindow = 1 << 30;
 constexpr const char* kBlockSizes = "Give 1, 16, 32, 64 or 128 tokens, or 0 for no selection.";
 
@@ -184,15 +184,27 @@ bool transforms_scores(const Features& features) {
   return features.soft_cap != 0 || features.alibi || !features.score.empty();
 }
 
+int most_query_tokens(const Features& f) {
+  if (f.ragged_q && f.mask != QueryMask::tree && !f.batch_invariant && !has_part_of_context(f))
+    return kMostPrefillTokens;
+  return f.mask == QueryMask::full ? kMostSharedQueryTokens : kMostDecodeTokens;
+}
+
+bool has_prefill(const Features& f) {
+  return f.q_len > kMostDecodeTokens && most_query_tokens(f) == kMostPrefillTokens;
+}
+
 int query_rows(const Features& features, int group) { return group * (has_selection(features) ? 1 : features.q_len); }
 
 Result<void> validate(const Features& f) {
   if (auto ok = in_range("page_size", f.page_size, 0, kMostPageTokens); !ok) return ok;
-  if (f.q_len < 1) return invalid(fmt::format("q_len is {}", f.q_len), fmt::format("Give 1 to {}.", kMostQueryTokens));
-  if (const int most = f.mask == QueryMask::full ? kMostSharedQueryTokens : kMostQueryTokens; f.q_len > most)
+  const int most = most_query_tokens(f);
+  if (f.q_len < 1) return invalid(fmt::format("q_len is {}", f.q_len), fmt::format("Give 1 to {}.", most));
+  if (f.q_len > most)
     return fail(ErrorCode::unsupported, fmt::format("q_len is {}", f.q_len),
-                fmt::format("At most {} query tokens per request with mask {}; longer ones are prefill.", most,
-                            to_string(f.mask)));
+                fmt::format("At most {} query tokens per request with mask {} and these features. With ragged_q and "
+                            "mask causal or full there may be {}, but not with batch_invariant or in a group.",
+                            most, to_string(f.mask), kMostPrefillTokens));
   if (f.mask == QueryMask::tree && f.q_len == 1)
     return invalid("a tree mask over one query token", "Give q_len of at least 2.");
   if (auto ok = in_range("window", f.window, 0, kMostWindow); !ok) return ok;

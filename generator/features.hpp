@@ -36,7 +36,7 @@ std::string_view to_string(KvScale v);
 struct Features {
   int page_size = 0;  ///< tokens per page of a paged cache; 0: dense
 
-  int q_len = 1;          ///< most query tokens of a request, 1 to 16 (mask full: 1024), the last tokens of its context
+  int q_len = 1;          ///< most query tokens of a request, 1 to most_query_tokens(); the last tokens of its context
   bool ragged_q = false;  ///< each request has its own number of them, 0 to q_len
   QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1, where tree is refused
 
@@ -117,6 +117,13 @@ inline bool needs_positions(const Features& features) {
          (has_part_of_context(features) &&
           (features.window > 0 || features.append || (features.q_len > 1 && features.mask != QueryMask::full)));
 }
+/// The largest q_len with these features: 16, with the full mask 1024. Where requests have their own numbers of query
+/// tokens it is kMostPrefillTokens, but not with a tree mask, batch invariance or a part of a context.
+inline constexpr int kMostPrefillTokens = 1 << 17;
+int most_query_tokens(const Features& features);
+/// Whether requests may bring prefill: more query tokens than decode has, each request its own number of them. Then
+/// q_len says nothing of a launch. In a canonical problem it is kMostPrefillTokens.
+bool has_prefill(const Features& features);
 /// The most ranks of a group.
 inline constexpr int kMostContextParallel = 8;
 /// Query rows that read the same tokens of one KV head: group * q_len, or the group of one query token where each has a

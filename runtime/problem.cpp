@@ -25,7 +25,7 @@ constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kLargestInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kLargestSegmentCost = 1024;  // LeanTiles
 constexpr int kHeadDimStep = 16, kLargestValueDim = 512;
-constexpr int kLargestGroup = 128;  // with the most query tokens, 16, a KV head has 2048 query rows
+constexpr int kLargestGroup = 128;  // with the most query tokens, 2^17, a KV head has 2^24 query rows
 
 Result<void> check_range(const char* name, std::int64_t value, std::int64_t lowest, std::int64_t largest) {
   if (value >= lowest && value <= largest) return {};
@@ -289,12 +289,14 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
   if (auto ok = validate(problem); !ok) return ok;
   if (auto ok = validate_shape(shape); !ok) return ok;
   const std::int64_t requests = std::max(shape.batch, shape.max_batch);
-  const std::int64_t rows = std::int64_t{problem.q_heads} * problem.features.q_len;
+  // A launch says how many rows of prefill it has.
+  const std::int64_t rows =
+      std::int64_t{problem.q_heads} * (has_prefill(problem.features) ? 1 : problem.features.q_len);
   if (saturating_product(requests, rows) > kLargestInt) {
     return fail(
         ErrorCode::invalid_argument,
         fmt::format("a batch of {} with {} query heads{} overflows 32-bit row numbers", requests, problem.q_heads,
-                    problem.features.q_len > 1 ? fmt::format(" of {} tokens", problem.features.q_len) : ""),
+                    rows > problem.q_heads ? fmt::format(" of {} tokens", problem.features.q_len) : ""),
         fmt::format("At most {} requests fit.", kLargestInt / rows));
   }
   // The whole cache counts, not only what a window shows of it, because strides reach over all of it.
@@ -328,6 +330,7 @@ DecodeProblem canonical(DecodeProblem problem) {
   if (features.rope_dim == turning_dims(features, problem.head_dim)) features.rope_dim = 0;
   if (features.kv_format == KvFormat::same) features.kv_scale = KvScale::tensor;
   if (features.q_len == 1 && features.mask == QueryMask::full) features.mask = QueryMask::causal;
+  if (has_prefill(features)) features.q_len = std::max(features.q_len, kMostPrefillTokens);
   if (!in_group(features)) problem.group_link = GroupLink::unknown;
   return problem;
 }

@@ -77,6 +77,7 @@ Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 
 /// The same problem, with those features at their defaults that change nothing: v_head_dim and rope_dim where they
 /// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token, the link of no group.
+/// Where requests may bring prefill, q_len is the largest one, so that all such problems share kernels and winners.
 /// Problems that mean the same are equal then. The results of the JSON readers are canonical.
 DecodeProblem canonical(DecodeProblem problem);
 /// The problem of one rank's part alone: without context_parallel and what goes with it, as if the part were all of it.

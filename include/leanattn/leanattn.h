@@ -203,7 +203,8 @@ typedef struct leanattn_problem {
   int32_t reserved;
   /* Features, beside plain dense decode. docs/features.md has their limits. */
   int32_t page_size;   /* tokens per page of a paged cache; 0: dense */
-  int32_t q_len;       /* most query tokens of a request, which end its context; 1 to 16 (mask full: 1024); 0: 1 */
+  int32_t q_len;       /* most query tokens of a request, which end its context; 1 to 16 (mask full: 1024; ragged_q:
+                          131072, and any above 16 is the same problem); 0: 1 */
   int32_t ragged_q;    /* not 0: each request has its own number of query tokens, by q_offsets */
   int32_t query_mask;  /* leanattn_query_mask; makes no difference for one query token, with which tree is refused */
   int32_t window;      /* tokens that a query token sees, itself the last of them; 0: all */
@@ -454,7 +455,8 @@ typedef struct leanattn_decode_args {
   int64_t kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token; /* kv_scale token */
   int64_t pool_pages; /* page_size: pages that k and v hold; k_stride_batch and v_stride_batch lead from page to page */
   int32_t max_pages;  /* page_size: entries of page_table for a request, which may have max_pages * page_size tokens */
-  int32_t reserved2;
+  int32_t query_tokens;    /* ragged_q: the tokens for which q and o have room, at least the last of q_offsets, which
+                              bounds    a launch with prefill; 0: batch * q_len */
   const void* k_new;       /* append: [batch, q_len, kv_heads, head_dim]; in a group the same on all ranks */
   const void* v_new;       /* likewise, v_head_dim wide */
   const float* rope_table; /* rope: [positions, rope_dim], each rope_dim / 2 cosines and then as many sines */

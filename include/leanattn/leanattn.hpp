@@ -67,7 +67,8 @@ struct Problem {
 
   // Features, beside plain dense decode. docs/features.md has their limits.
   int page_size = 0;      ///< tokens per page of a paged cache; 0: dense
-  int q_len = 1;          ///< most query tokens of a request, which end its context; 1 to 16 (mask full: 1024)
+  int q_len = 1;          ///< most query tokens of a request, which end its context; 1 to 16 (mask full: 1024;
+                          ///< ragged_q: 131072, and any above 16 is the same problem)
   bool ragged_q = false;  ///< each request has its own number of query tokens, by q_offsets
   AttentionMask query_mask =
       AttentionMask::causal;  ///< makes no difference for one query token, with which tree is refused
@@ -156,6 +157,7 @@ struct DecodeArgs {
   /// @}
   std::int64_t pool_pages = 0;        ///< page_size: pages that k and v hold
   int max_pages = 0;                  ///< page_size: entries of page_table for each request
+  int query_tokens = 0;               ///< ragged_q: tokens for which q and o have room; 0: batch * q_len
   const void* k_new = nullptr;        ///< append: [batch, q_len, kv_heads, head_dim]
   const void* v_new = nullptr;        ///< likewise, v_head_dim wide
   const float* rope_table = nullptr;  ///< rope: [positions, rope_dim], each rope_dim / 2 cosines, then as many sines
@@ -340,6 +342,7 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.kv_scale_stride_token = args.kv_scale_stride_token;
   out.pool_pages = args.pool_pages;
   out.max_pages = args.max_pages;
+  out.query_tokens = args.query_tokens;
   out.k_new = args.k_new;
   out.v_new = args.v_new;
   out.rope_table = args.rope_table;

@@ -85,7 +85,7 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
       bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
     problem_.q_len = int_of(objects.max_q_len, "max_q_len");
     problem_.ragged_q = 1;
-    query_tokens_ = q_.extent32(0, 0);
+    query_tokens_ = launch_.query_tokens = q_.extent32(0, 0);
     launch_.q_stride_token = q_.launch_stride(0);
     q_offsets_->require_type(ElementType::int32);
     q_offsets_->require_rank(1, "[batch + 1]");

@@ -113,6 +113,19 @@ def test_ragged_query_tokens(engine):
     assert launch["arguments"]["q_offsets"] == offsets.data and launch["arguments"]["batch"] == BATCH
 
 
+def test_the_query_tokens_of_prefill_bound_a_launch(engine):
+    offsets = FakeTensor((BATCH + 1,), "int32")
+    caches = {name: FakeTensor((BATCH, KV_HEADS, 1 << 22, HEAD_DIM)) for name in ("k_cache", "v_cache")}
+    for most in (17, 2048, 131072):  # one problem, with one kernel
+        q = FakeTensor((70, Q_HEADS, HEAD_DIM))
+        _, launch = decoded(engine, **inputs(q=q, **caches), q_offsets=offsets, max_q_len=most)
+        assert launch["arguments"]["q_offsets"] == offsets.data
+    with pytest.raises(leanattn.Error, match="may need 2.30 LeanTiles"):
+        leanattn.decode(**inputs(q=FakeTensor((1 << 20, Q_HEADS, HEAD_DIM)), **caches), q_offsets=offsets, max_q_len=2048, engine=engine)
+    with pytest.raises(leanattn.Error, match="q_len is 131073"):
+        leanattn.decode(**inputs(q=FakeTensor((70, Q_HEADS, HEAD_DIM))), q_offsets=offsets, max_q_len=131073, engine=engine)
+
+
 @pytest.mark.parametrize("view", [False, True], ids=["NHD", "transposed view"])
 def test_token_major_caches(engine, view):
     rows = (CONTEXT * KV_HEADS * HEAD_DIM, HEAD_DIM, KV_HEADS * HEAD_DIM, 1)

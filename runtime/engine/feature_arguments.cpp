@@ -85,6 +85,7 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
   for (const Value& value : {Value{"pool_pages", args.pool_pages, paged, "page_size"},
                              Value{"max_pages", args.max_pages, tables, of_tables},
                              Value{"page_table_stride", args.page_table_stride, tables, of_tables},
+                             Value{"query_tokens", args.query_tokens, features.ragged_q, "ragged_q"},
                              Value{"v_stride_batch", args.v_stride_batch, own_v, kNoLatent},
                              Value{"v_stride_head", args.v_stride_head, own_v, kNoLatent},
                              Value{"v_stride_token", args.v_stride_token, own_v, kNoLatent},
@@ -110,10 +111,12 @@ Result<void> check_unused(const Features& features, const leanattn_decode_args& 
     return invalid(fmt::format("{} is {}, but this plan's problem has not {}", value.name, value.value, value.feature),
                    "Leave it 0; leanattn_decode_args_init does.");
   }
-  for (const auto& [name, value] : {std::pair{"reserved2", args.reserved2}, std::pair{"reserved3", args.reserved3}}) {
-    if (value != 0) [[unlikely]]
-      return invalid(fmt::format("decode_args.{} is {}", name, value), "Leave it 0; leanattn_decode_args_init does.");
-  }
+  if (args.query_tokens < 0) [[unlikely]]
+    return invalid(fmt::format("query_tokens is {}", args.query_tokens),
+                   "Give the tokens for which q and o have room, or 0 for batch * q_len.");
+  if (args.reserved3 != 0) [[unlikely]]
+    return invalid(fmt::format("decode_args.reserved3 is {}", args.reserved3),
+                   "Leave it 0; leanattn_decode_args_init does.");
   return {};
 }
 

@@ -29,7 +29,7 @@ inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept 
                                  word(args.context_starts) | word(args.second_k) | word(args.second_v) |
                                  word(args.second_page_table) | word(args.second_lengths);
   const std::int64_t sizes = args.page_table_stride | args.kv_scale_stride_batch | args.kv_scale_stride_head |
-                             args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.reserved2 |
+                             args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.query_tokens |
                              args.k_new_stride_batch | args.k_new_stride_token | args.k_new_stride_head |
                              args.v_new_stride_batch | args.v_new_stride_token | args.v_new_stride_head |
                              args.selection_stride_batch | args.selection_stride_token | args.selection_stride_head |

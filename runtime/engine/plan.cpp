@@ -40,7 +40,8 @@ PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice ch
   Config& config = choice_.config;
   if (waits()) config.grid = std::min(config.grid, resident_share(group, *kernel_));
   limits_.tile = config.spec.tile;
-  limits_.row_blocks = layout_of(config.spec).row_blocks;
+  const KernelLayout layout = layout_of(config.spec);
+  limits_.row_blocks = layout.row_blocks, limits_.rows = layout.rows;
   limits_.segment_cost = config.segment_cost;
   limits_.workspace = workspace_for(problem, size, config);
 }
@@ -73,7 +74,8 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (!scope.entered()) [[unlikely]]
     return scope.entered();
   if (checks_ != nullptr) [[unlikely]] {
-    if (auto ok = checks_->before(limits_, *bound, stream); !ok) return ok;
+    if (auto ok = checks_->before(limits_, *bound, query_tokens_of(limits_.problem.features, args), stream); !ok)
+      return ok;
   }
   const bool beside_ranks = group_ != nullptr && group_->shares_gpu();
   const auto launch_kernel = [&] {

@@ -42,9 +42,13 @@ struct LaunchLimits {
   PlanSize size;
   WorkspaceLayout workspace;
   int tile = 64;       ///< the kernel's LeanTile, tokens
-  int row_blocks = 1;  ///< output tiles of a request and KV head
+  int row_blocks = 1;  ///< output tiles of a KV head, for a request with the most query tokens
+  int rows = 1;        ///< query rows of an output tile
   int segment_cost = 0;
 };
+
+/// The query tokens for which a launch has memory, of all requests.
+std::int64_t query_tokens_of(const Features& features, const leanattn_decode_args& args);
 
 /// The argument block of the kernel, made of the caller's arguments, with default strides and scale filled in. Checks
 /// values only: what pointers point to is not read, and no GPU is needed. Errors: invalid_argument and unsupported,

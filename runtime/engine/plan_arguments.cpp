@@ -66,9 +66,9 @@ Extents extents_of(const Features& features, const leanattn_decode_args& args, s
                             : args.pool_pages;
   const bool paged = features.page_size > 0;
   const std::int64_t batch = args.batch;
-  // Requests of ragged numbers of query tokens follow each other token by token: at most q_len each.
+  // Requests of ragged numbers of query tokens follow each other token by token.
   return {.requests = features.ragged_q ? 1 : batch,
-          .query_tokens = features.ragged_q ? batch * features.q_len : features.q_len,
+          .query_tokens = features.ragged_q ? query_tokens_of(features, args) : features.q_len,
           .entries = paged ? pages : batch,
           .entry_tokens = paged ? features.page_size : capacity};
 }
@@ -198,6 +198,21 @@ Result<std::int64_t> bind_lists(const DecodeProblem& problem, const leanattn_dec
   return std::int64_t{*selected} + *second + problem.features.selection_block;
 }
 
+/// The most output tiles of a launch, and those of a request, or of a KV head of it, among which kernels divide.
+struct OutputTiles {
+  std::int64_t all, divided;
+};
+OutputTiles most_output_tiles(const LaunchLimits& limits, const leanattn_decode_args& args) {
+  const DecodeProblem& problem = limits.problem;
+  const Features& features = problem.features;
+  const std::int64_t kv_heads = problem.kv_heads, of_request = kv_heads * limits.row_blocks;
+  if (!features.ragged_q) return {of_request * args.batch * (has_selection(features) ? features.q_len : 1), of_request};
+  // Whole ones of all requests together, and of each request the rest.
+  const std::int64_t group = problem.q_heads / kv_heads, whole = query_tokens_of(features, args) * group / limits.rows;
+  const std::int64_t of_head = std::min<std::int64_t>(limits.row_blocks, whole + 1);
+  return {kv_heads * std::min(of_head * args.batch, whole + args.batch), std::max(kv_heads, of_head)};
+}
+
 /// Whether the workspace and 32-bit tile positions suffice for contexts or lists of so many tokens.
 Result<void> check_line(const LaunchLimits& limits, const leanattn_decode_args& args, std::int64_t capacity) {
   const DecodeProblem& problem = limits.problem;
@@ -207,17 +222,19 @@ Result<void> check_line(const LaunchLimits& limits, const leanattn_decode_args& 
                                capacity, limits.size.context_capacity),
                    "Give the plan's shape that longest_context.");
   }
-  if (const std::int64_t outputs = std::int64_t{problem.kv_heads} * limits.row_blocks; outputs > kMostOutputs)
-      [[unlikely]] {
-    return fail(ErrorCode::unsupported, fmt::format("{} output tiles a request, more than 2^20", outputs),
+  const OutputTiles outputs = most_output_tiles(limits, args);
+  if (outputs.divided > kMostOutputs) [[unlikely]]
+    return fail(ErrorCode::unsupported, fmt::format("{} output tiles a request, more than 2^20", outputs.divided),
                 "Split the KV heads over several launches.");
-  }
-  const std::int64_t lists = has_selection(features) ? std::int64_t{args.batch} * features.q_len : args.batch;
-  if (capacity <= kMostTokens &&
-      lean_line_fits(static_cast<unsigned>(lists), static_cast<unsigned>(problem.kv_heads * limits.row_blocks),
-                     static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
-                     static_cast<unsigned>(limits.segment_cost), features.sink_tokens)) [[likely]]
+  if (capacity <= kMostTokens && lean_line_fits(static_cast<std::uint64_t>(outputs.all),
+                                                static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
+                                                static_cast<unsigned>(limits.segment_cost), features.sink_tokens))
+      [[likely]]
     return {};
+  if (features.ragged_q && args.query_tokens == 0 && has_prefill(features)) [[unlikely]]
+    return invalid(fmt::format("query_tokens is 0, which means {} for a batch of {} with prefill",
+                               query_tokens_of(features, args), args.batch),
+                   "Give the tokens for which q and o have room.");
   return fail(ErrorCode::unsupported,
               fmt::format("batch {} x {} KV heads x context_capacity {} may need 2^30 LeanTiles of {} tokens or more",
                           args.batch, problem.kv_heads, capacity, limits.tile),
@@ -295,6 +312,10 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
 }
 
 }  // namespace
+
+std::int64_t query_tokens_of(const Features& features, const leanattn_decode_args& args) {
+  return args.query_tokens > 0 ? args.query_tokens : std::int64_t{args.batch} * features.q_len;
+}
 
 Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspace, std::int64_t bytes) {
   if (auto ok = check_pointer("workspace", workspace, kWorkspaceBytes); !ok) return ok;

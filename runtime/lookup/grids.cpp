@@ -17,11 +17,14 @@ namespace {
 // tokens on an H200.
 constexpr double kSegmentUs = 3.6, kTensorSegmentUs = 1.8;
 
-/// The most CTAs that can have work: one for each LeanTile. CTAs that wait for each other must also be resident at
-/// once.
+/// Whether a grid has no more CTAs than are resident at once: because they wait for each other, or because nobody knows
+/// how many output tiles a launch has.
+bool stays_resident(const KernelSpec& spec) { return waits(spec) || has_prefill(spec.features); }
+
+/// The most CTAs that can have work: one for each LeanTile.
 std::int64_t largest_grid(const DecodeStep& step, const KernelSpec& spec) {
   const std::int64_t most = std::min(lean_tiles(step, spec), kMostCtas);
-  return waits(spec) ? std::min(most, resident_grid(step.device, spec)) : most;
+  return stays_resident(spec) ? std::min(most, resident_grid(step.device, spec)) : most;
 }
 
 /// Whether two specs are equal except for programmatic dependent launch, which changes when a kernel starts but not
@@ -60,7 +63,7 @@ std::vector<std::int64_t> useful_grids(const DecodeStep& step, const KernelSpec&
   const std::int64_t sms = std::max(1, step.device.sm_count);
   const std::int64_t resident = sms * std::max(1, resident_ctas_per_sm);
   const std::int64_t outputs = output_tiles(step, spec);
-  const std::int64_t most = std::min(lean_tiles(step, spec), waits(spec) ? resident : kMostCtas);
+  const std::int64_t most = std::min(lean_tiles(step, spec), stays_resident(spec) ? resident : kMostCtas);
   // More than two waves never pay, because each further CTA only adds a segment and a partial.
   const std::int64_t two_waves = 2 * resident;
   std::vector<std::int64_t> grids{outputs, std::max<std::int64_t>(1, sms / outputs) * outputs, resident, most};

@@ -10,7 +10,7 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Output tiles of a launch: batch * kv_heads * row_blocks, and with a selection as many for each query token.
+/// The most output tiles of a launch: batch * kv_heads * row_blocks, and with a selection as many for each query token.
 /// Saturates at INT64_MAX.
 std::int64_t output_tiles(const DecodeProblem& problem, int batch, const KernelSpec& spec);
 std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec);
@@ -23,7 +23,7 @@ std::int64_t resident_grid(const DeviceFacts& device, const KernelSpec& spec);
 /// The grids to consider for a shape: powers of two, multiples and shares of the number of SMs, multiples and divisors
 /// of the number of output tiles, FlashAttention-2's and FlashDecoding's grids, each of at most two waves; and one CTA
 /// for each output tile or LeanTile. A grid never has more CTAs than there are LeanTiles, and that of a spec that waits
-/// at most `resident_ctas_per_sm` on each SM. Sorted, without repetitions, never empty.
+/// or takes prefill at most `resident_ctas_per_sm` on each SM. Sorted, without repetitions, never empty.
 std::vector<std::int64_t> useful_grids(const DecodeStep& step, const KernelSpec& spec, int resident_ctas_per_sm);
 
 /// The grid for a ragged batch: as many CTAs as are resident at once. segment_cost() makes their ranges take equally

@@ -28,12 +28,12 @@ LEAN_HD unsigned long long lean_most_tiles(unsigned long long context_capacity, 
   return (context_capacity == 0 ? 1 : (context_capacity + tile - 1) / tile) + (sink_tokens > 0 ? 1 : 0);
 }
 
-// Whether any lengths up to `context_capacity` keep the line below 2^30 positions. outputs: KV heads * row blocks.
-LEAN_HD bool lean_line_fits(unsigned long long batch, unsigned long long outputs, unsigned long long context_capacity,
-                            unsigned tile, unsigned segment_cost, int sink_tokens) {
+// Whether any lengths up to `context_capacity` keep a line of so many output tiles below 2^30 positions.
+LEAN_HD bool lean_line_fits(unsigned long long outputs, unsigned long long context_capacity, unsigned tile,
+                            unsigned segment_cost, int sink_tokens) {
   const unsigned long long limit = 0x3fffffffull,
                            tiles = segment_cost + lean_most_tiles(context_capacity, tile, sink_tokens);
-  return tiles <= limit && outputs <= limit / tiles && batch <= limit / (tiles * outputs);
+  return tiles <= limit && outputs <= limit / tiles;
 }
 
 // LeanTiles of a request's output tile. A request without tokens has one, empty, so that its output has an owner.

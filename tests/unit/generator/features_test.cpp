@@ -64,6 +64,15 @@ TEST(Features, DefaultsAreValidAndPlain) {
   EXPECT_EQ(query_rows(Features{.q_len = 16}, 128), 2048);
 }
 
+TEST(Features, PrefillIsMoreQueryTokensThanDecodeHasOfEachRequestItsOwnNumber) {
+  EXPECT_TRUE(has_prefill({.q_len = 17, .ragged_q = true}));
+  EXPECT_TRUE(has_prefill({.q_len = 17, .ragged_q = true, .mask = QueryMask::full}));
+  EXPECT_FALSE(has_prefill({.q_len = 16, .ragged_q = true}));
+  EXPECT_FALSE(has_prefill({.q_len = 17, .mask = QueryMask::full}));
+  EXPECT_FALSE(has_prefill({.q_len = 17, .ragged_q = true, .mask = QueryMask::full, .batch_invariant = true}));
+  EXPECT_EQ(query_rows({.q_len = kMostPrefillTokens, .ragged_q = true}, 128), 1 << 24);
+}
+
 TEST(Features, ALatentCacheTurnsTheDimsBehindV) {
   EXPECT_EQ(features_name({.v_head_dim = 512, .latent = true}), "_v512_latent");
   EXPECT_EQ(to_json(Features{.v_head_dim = 512, .latent = true}), R"({"latent":true,"v_head_dim":512})");
@@ -141,6 +150,10 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.page_size = 1 << 20},
       {.q_len = 16},
       {.ragged_q = true},
+      {.q_len = 1 << 17, .ragged_q = true},
+      {.q_len = 1 << 17, .ragged_q = true, .mask = QueryMask::full},
+      {.q_len = 16, .ragged_q = true, .mask = QueryMask::tree},
+      {.q_len = 1024, .ragged_q = true, .mask = QueryMask::full, .batch_invariant = true},
       {.q_len = 2, .mask = QueryMask::tree},
       {.window = 1},
       {.window = 1 << 30},
@@ -169,6 +182,12 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.q_len = 0}, ErrorCode::invalid_argument, "q_len is 0"},
       {{.q_len = -4}, ErrorCode::invalid_argument, "q_len is -4"},
       {{.q_len = 17}, ErrorCode::unsupported, "q_len is 17"},
+      {{.q_len = 1025, .mask = QueryMask::full}, ErrorCode::unsupported, "q_len is 1025"},
+      {{.q_len = (1 << 17) + 1, .ragged_q = true}, ErrorCode::unsupported, "q_len is 131073"},
+      {{.q_len = 17, .ragged_q = true, .mask = QueryMask::tree}, ErrorCode::unsupported, "q_len is 17"},
+      {{.q_len = 17, .ragged_q = true, .batch_invariant = true}, ErrorCode::unsupported, "q_len is 17"},
+      {{.q_len = 17, .ragged_q = true, .context_parallel = 2}, ErrorCode::unsupported, "q_len is 17"},
+      {{.q_len = 17, .ragged_q = true, .context_ranks = 2}, ErrorCode::unsupported, "q_len is 17"},
       {{.mask = QueryMask::tree}, ErrorCode::invalid_argument, "tree mask over one query token"},
       {{.window = -1}, ErrorCode::invalid_argument, "window is -1"},
       {{.window = (1 << 30) + 1}, ErrorCode::invalid_argument, "window is 1073741825"},

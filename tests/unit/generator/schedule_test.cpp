@@ -174,16 +174,16 @@ TEST(Schedule, MoreCtasThanTilesLeavesTheRestIdle) {
 }
 
 TEST(Schedule, LinesOf30BitsAndMoreAreRefused) {
-  EXPECT_TRUE(lean_line_fits(1, 8, 1 << 20, 64, 0, 0));
-  EXPECT_TRUE(lean_line_fits(4095, 8, 1 << 20, 64, 0, 0));
-  EXPECT_FALSE(lean_line_fits(4095, 8, 1 << 20, 64, 1 << 15, 0));  // charges lie on the line too
-  EXPECT_FALSE(lean_line_fits(4096, 64, 1 << 30, 16, 0, 0));
-  EXPECT_TRUE(lean_line_fits(0x3fffffffull, 1, 0, 16, 0, 0));
-  EXPECT_FALSE(lean_line_fits(0x40000000ull, 1, 0, 16, 0, 0));
-  EXPECT_FALSE(lean_line_fits(~0ull, ~0ull, ~0ull - 64, 16, 0, 0));
+  EXPECT_TRUE(lean_line_fits(8, 1 << 20, 64, 0, 0));
+  EXPECT_TRUE(lean_line_fits(4095 * 8, 1 << 20, 64, 0, 0));
+  EXPECT_FALSE(lean_line_fits(4095 * 8, 1 << 20, 64, 1 << 15, 0));  // charges lie on the line too
+  EXPECT_FALSE(lean_line_fits(4096 * 64, 1 << 30, 16, 0, 0));
+  EXPECT_TRUE(lean_line_fits(0x3fffffffull, 0, 16, 0, 0));
+  EXPECT_FALSE(lean_line_fits(0x40000000ull, 0, 16, 0, 0));
+  EXPECT_FALSE(lean_line_fits(~0ull, ~0ull - 64, 16, 0, 0));
   // 2^13 requests of 2^17 - 1 tiles just fit. With sink tokens each may have one tile more.
-  EXPECT_TRUE(lean_line_fits(1 << 13, 1, ((1 << 17) - 1) * 16, 16, 0, 0));
-  EXPECT_FALSE(lean_line_fits(1 << 13, 1, ((1 << 17) - 1) * 16, 16, 0, 4));
+  EXPECT_TRUE(lean_line_fits(1 << 13, ((1 << 17) - 1) * 16, 16, 0, 0));
+  EXPECT_FALSE(lean_line_fits(1 << 13, ((1 << 17) - 1) * 16, 16, 0, 4));
 }
 
 RC_GTEST_PROP(Schedule, TheReciprocalSplitsAsADivisionDoes, ()) {

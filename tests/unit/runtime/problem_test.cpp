@@ -131,6 +131,20 @@ TEST(Problem, ItsFeaturesAreCheckedWithIt) {
   EXPECT_NE(refused.error().message.find("sink_tokens is 4"), std::string::npos);
 }
 
+TEST(Problem, AllThatMayBringPrefillAreOneProblem) {
+  const DecodeProblem most{.features = {.q_len = kMostPrefillTokens, .ragged_q = true}};
+  EXPECT_EQ(canonical({.features = {.q_len = 17, .ragged_q = true}}), most);
+  EXPECT_EQ(canonical({.features = {.q_len = 8192, .ragged_q = true}}), most);
+  for (const Features& features :
+       {Features{.q_len = 16, .ragged_q = true}, Features{.q_len = 16}, Features{.q_len = 100, .mask = QueryMask::full},
+        Features{.q_len = 100, .ragged_q = true, .mask = QueryMask::full, .batch_invariant = true}})
+    EXPECT_EQ(canonical({.features = features}).features, features) << features_name(features);
+  EXPECT_EQ(code_of(validate(canonical({.features = {.q_len = kMostPrefillTokens + 1, .ragged_q = true}}))),
+            ErrorCode::unsupported);
+  // A launch says how many query tokens there are, and not each request's most.
+  EXPECT_TRUE(validate(most, {.batch = 4096, .longest_context = 1 << 20}));
+}
+
 TEST(Problem, FeaturesThatChangeNothingHaveTheirDefaultsWhenCanonical) {
   const DecodeProblem repeats{.features = {.mask = QueryMask::full, .kv_scale = KvScale::token, .v_head_dim = 128}};
   EXPECT_EQ(canonical(repeats), DecodeProblem{});

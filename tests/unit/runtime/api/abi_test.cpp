@@ -219,7 +219,7 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, kv_scale_stride_token, 248, 8);
   EXPECT_FIELD(leanattn_decode_args, pool_pages, 256, 8);
   EXPECT_FIELD(leanattn_decode_args, max_pages, 264, 4);
-  EXPECT_FIELD(leanattn_decode_args, reserved2, 268, 4);
+  EXPECT_FIELD(leanattn_decode_args, query_tokens, 268, 4);
   EXPECT_FIELD(leanattn_decode_args, k_new, 272, 8);
   EXPECT_FIELD(leanattn_decode_args, v_new, 280, 8);
   EXPECT_FIELD(leanattn_decode_args, rope_table, 288, 8);

@@ -87,7 +87,7 @@ TEST_F(FeatureArguments, ValuesOfAFeatureThatTheProblemHasNotAreRefused) {
   features().kv_scale = KvScale::head;
   refuses("kv_scale_stride_head is 5", [&] { args.kv_scale_stride_head = 5; });
   refuses("kv_scale_stride_token is 5", [&] { args.kv_scale_stride_token = 5; });
-  refuses("reserved2 is 1", [&] { args.reserved2 = 1; });
+  refuses("query_tokens is 5", [&] { args.query_tokens = 5; });
 }
 
 TEST_F(FeatureArguments, ArraysArriveWhereTheKernelLooks) {
@@ -225,6 +225,45 @@ TEST_F(FeatureArguments, RaggedQueriesUseTheTokenStrideAlone) {
   refuses("q_stride_token is 132", [&] { args.q_stride_token = 132; });
   features().q_len = 1;
   refuses("o_stride_token is 132", [&] { args.o_stride_token = 132; });
+  refuses("query_tokens is -1", [&] { args.query_tokens = -1; });
+  args.q_stride_token = 132;
+  args.query_tokens = 1;
+  EXPECT_TRUE(bind()) << "a stride that is not followed";
+}
+
+TEST_F(FeatureArguments, TheQueryTokensOfALaunchWithPrefillBoundItsLine) {
+  features() = {.q_len = kMostPrefillTokens, .ragged_q = true};
+  args.q_offsets = at<std::int32_t>(0x7000);
+  limits.size.batch = 4096;
+  limits.row_blocks = kMostPrefillTokens * 4 / 128, limits.rows = 128, limits.tile = 128;
+  args.batch = 1 << 9;
+  args.context_capacity = 1 << 17;  // 2^10 LeanTiles
+  // (tokens * 4 / 128 + 2^9) x 8 heads x 2^10 tiles
+  args.query_tokens = ((1 << 17) - (1 << 9)) * 32 - 1;
+  EXPECT_TRUE(bind()) << bind().error().message;
+  refuses(
+      "may need 2^30 LeanTiles", [&] { args.query_tokens += 1; }, ErrorCode::unsupported);
+  refuses("query_tokens is 0, which means 67108864", [&] { args.query_tokens = 0; });
+  limits.segment_cost = 1;  // lies on the line, too
+  EXPECT_FALSE(bind());
+  // Requests of few tokens have an output tile each.
+  limits.segment_cost = 0;
+  args.batch = 4096, args.query_tokens = 4096;
+  EXPECT_TRUE(bind()) << bind().error().message;
+  refuses(
+      "may need 2^30 LeanTiles", [&] { args.context_capacity <<= 8; }, ErrorCode::unsupported);
+}
+
+TEST_F(FeatureArguments, AKvHeadOfARequestHasAtMostTwoToThe20OutputTiles) {
+  features() = {.q_len = kMostPrefillTokens, .ragged_q = true};
+  limits.problem.q_heads = 1024;
+  args.q_offsets = at<std::int32_t>(0x7000);
+  limits.row_blocks = kMostPrefillTokens * 16, limits.rows = 8;
+  args.batch = 1, args.context_capacity = 16, args.query_tokens = 1 << 16;
+  ASSERT_FALSE(bind());
+  EXPECT_EQ(bind().error().message, "1048577 output tiles a request, more than 2^20");
+  args.query_tokens -= 1;
+  EXPECT_TRUE(bind()) << bind().error().message;
 }
 
 // ---- New tokens ----
