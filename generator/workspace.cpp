@@ -22,11 +22,11 @@ std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64
   return saturating_product(tiles, output_tiles);
 }
 
-WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots, std::int64_t output_tiles) {
+WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots) {
   WorkspaceLayout layout;
   layout.slots = slots;
   layout.tickets_offset = 0;
-  layout.partials_offset = round_up((slots + output_tiles) * 4, 256);
+  layout.partials_offset = round_up(slots * 4, 256);
   layout.total_bytes = layout.partials_offset + round_up(slots * 2 * layout_of(spec).partial_floats * 4, 256);
   return layout;
 }

@@ -8,14 +8,14 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// The workspace holds, for each slot (see partial_slots), two partials and a 4-byte ticket, and for each output tile a
-/// 4-byte counter. A partial is the un-normalised O of a row block with its row maxima and sums, in fp32. All of it
-/// must be zero before the first launch, and is zero again after every completed one, so that launches of different
-/// kernels and shapes may share one workspace in turn. Offsets are in bytes from a base that is aligned to 256 bytes.
+/// The workspace holds, for each slot (see partial_slots), two partials and a 4-byte counter. A partial is the
+/// un-normalised O of a row block with its row maxima and sums, in fp32. All of it must be zero before the first launch,
+/// and is zero again after every completed one, so that launches of different kernels and shapes may share one workspace
+/// in turn. Offsets are in bytes from a base that is aligned to 256 bytes.
 struct WorkspaceLayout {
   std::int64_t slots = 0;
   std::int64_t partials_offset = 0;  ///< float [slots, 2, partial_floats]
-  std::int64_t tickets_offset = 0;   ///< uint32 [slots + output_tiles]
+  std::int64_t tickets_offset = 0;   ///< uint32 [slots]
   std::int64_t total_bytes = 0;      ///< all of which the caller zeroes once
 };
 
@@ -26,7 +26,7 @@ std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64
                            std::int64_t context_capacity);
 
 /// slots: as partial_slots() says. Both are positive.
-WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots, std::int64_t output_tiles);
+WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -21,8 +21,7 @@ PlanSize plan_size(const DecodeProblem& problem, const Shape& shape) {
 
 WorkspaceLayout workspace_for(const DecodeProblem& problem, const PlanSize& size, const Config& config) {
   const std::int64_t outputs = output_tiles(problem, size.batch, config.spec);
-  return workspace_layout(config.spec, partial_slots(config.spec, config.grid, outputs, size.context_capacity),
-                          outputs);
+  return workspace_layout(config.spec, partial_slots(config.spec, config.grid, outputs, size.context_capacity));
 }
 
 PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice choice,

@@ -2,6 +2,9 @@
 // last merges. Nobody waits for a CTA that has not started. Above kFlat contributors there are two phases: the last of
 // each group of neighbours merges its group, then the last of the groups merges these. A ticket orders nothing, because
 // partials announce themselves. So it is drawn before the warps are merged, which hides its round trip.
+//
+// Each slot of the workspace has a counter. That of an output tile is its first contributor's: no other output tile that
+// has several contributors begins in the range of this CTA, because this one does not end there.
 // ---
 // Sums are taken in context order whoever takes them, so results repeat bit for bit for a given (lengths, grid).
 
@@ -35,26 +38,13 @@ LEAN_DEVICE u32 share_ticket(u32 ticket) {
   return shared_ticket;
 }
 
-LEAN_DEVICE u32 slots_of(const LeanDecodeArgs& args) {
-  if constexpr (kBatchInvariant) {
-    return args.slots;
-  } else {
-    return gridDim.x;
-  }
-}
-
-// The counters of the output tiles lie behind one counter for each slot.
-LEAN_DEVICE u32* tile_counter(const LeanDecodeArgs& args, const Segment& s) {
-  return args.tickets + slots_of(args) + ((u32)(s.request * args.kv_heads + s.kv_head) * kRowBlocks + s.row_block);
-}
-
 // Groups borrow the counter and partial 1 of the second, third, ... contributor's slot. These CTAs need neither,
 // because they begin and end inside the output tile.
 LEAN_DEVICE u32 group_slot(const FixUp& f, u32 group) { return f.c.first_slot + group + 1; }
 
 // The counter that this CTA draws its first ticket from.
-LEAN_DEVICE u32* first_counter(const LeanDecodeArgs& args, const Walk& walk, const FixUp& f) {
-  return f.groups > 1 ? args.tickets + group_slot(f, f.group) : tile_counter(args, walk.segment);
+LEAN_DEVICE u32* first_counter(const LeanDecodeArgs& args, const FixUp& f) {
+  return args.tickets + (f.groups > 1 ? group_slot(f, f.group) : f.c.first_slot);
 }
 
 LEAN_DEVICE void init_fix_up() {}
@@ -69,11 +59,11 @@ LEAN_DEVICE void plan_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp
     f.members = f.group + 1 < f.groups ? f.width : f.c.count - f.group * f.width;
   }
   keep_own_partial(args, f.c);
-  if (threadIdx.x == 0) keep_in_l2(first_counter(args, walk, f));
+  if (threadIdx.x == 0) keep_in_l2(first_counter(args, f));
 }
 
-LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk& walk, FixUp& f) {
-  if (threadIdx.x == 0) f.ticket = draw_ticket(first_counter(args, walk, f), f.members);
+LEAN_DEVICE void begin_fix_up(const LeanDecodeArgs& args, const Walk&, FixUp& f) {
+  if (threadIdx.x == 0) f.ticket = draw_ticket(first_counter(args, f), f.members);
 }
 
 // The partials of one phase: the first lies at `first`, number i > 0 at `base` + i * kPieceStride.
@@ -171,7 +161,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
   if (f.groups > 1) {
     // The first phase makes one partial of the group.
-    if (threadIdx.x == 0) f.ticket = draw_ticket(tile_counter(args, walk.segment), f.groups);
+    if (threadIdx.x == 0) f.ticket = draw_ticket(args.tickets + f.c.first_slot, f.groups);
     merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
       store_partial(partial_at(args, group_slot(f, f.group), 1), column, state, o);
     });

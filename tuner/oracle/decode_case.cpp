@@ -121,10 +121,9 @@ std::int64_t DecodeCase::output_tiles(const KernelSpec& spec) const {
 }
 
 WorkspaceLayout DecodeCase::workspace(const KernelSpec& spec, std::int64_t grid) const {
-  const std::int64_t outputs = output_tiles(spec);
   const int lists = args_.selection_capacity * problem_.features.selection_block;
   return workspace_layout(
-      spec, partial_slots(spec, grid, outputs, check_.selection_block > 0 ? lists : args_.context_capacity), outputs);
+      spec, partial_slots(spec, grid, output_tiles(spec), check_.selection_block > 0 ? lists : args_.context_capacity));
 }
 
 int DecodeCase::clamped_length(int request) const {

@@ -437,11 +437,11 @@ TEST(Names, EveryEnumeratorIsReadBack) {
   EXPECT_NE(parse_dtype("fp8").error().hint.find("bf16"), std::string::npos);
 }
 
-TEST(Workspace, HoldsTwoPartialsPerCtaAndOneCounterPerOutputTile) {
+TEST(Workspace, HoldsTwoPartialsAndOneCounterPerCta) {
   const KernelSpec spec;  // d 128, group 4
-  const WorkspaceLayout layout = workspace_layout(spec, 132, 8);
+  const WorkspaceLayout layout = workspace_layout(spec, 132);
   EXPECT_EQ(layout_of(spec).partial_floats, 4 * 128 + 4 * 128 / 4 * 2);
-  EXPECT_GE(layout.partials_offset, layout.tickets_offset + (132 + 8) * 4);
+  EXPECT_GE(layout.partials_offset, layout.tickets_offset + 132 * 4);
   EXPECT_EQ(layout.partials_offset % 256, 0);
   EXPECT_GE(layout.total_bytes, layout.partials_offset + 132 * 2 * layout_of(spec).partial_floats * 4);
   EXPECT_LT(layout.total_bytes, layout.partials_offset + 132 * 2 * layout_of(spec).partial_floats * 4 + 256);
@@ -476,7 +476,7 @@ TEST(Workspace, BatchInvariantKernelsHaveASlotPerLeanTile) {
 TEST(Workspace, SizesBeyond32BitsAreExact) {
   const KernelSpec spec{.head_dim = 256, .group = 8};
   const std::int64_t grid = 1 << 22;
-  EXPECT_GT(workspace_layout(spec, grid, 1).total_bytes, grid * 2 * layout_of(spec).partial_floats * 4);
+  EXPECT_GT(workspace_layout(spec, grid).total_bytes, grid * 2 * layout_of(spec).partial_floats * 4);
 }
 
 TEST(KernelSpec, RowBlocksInStepDivideThoseOfAKvHead) {

@@ -335,7 +335,7 @@ TEST(Engine, AWorkspaceHoldsTheLargestBatch) {
       engine.plan(kLlama, {.batch = 4, .max_batch = 64, .longest_context = 8192}, nullptr).value();
   const Config& config = plan->choice().config;
   EXPECT_EQ(plan->limits().size.batch, 64);
-  EXPECT_EQ(plan->limits().workspace.total_bytes, workspace_layout(config.spec, config.grid, 64 * 8).total_bytes);
+  EXPECT_EQ(plan->limits().workspace.total_bytes, workspace_layout(config.spec, config.grid).total_bytes);
 }
 
 /// Parts with one winner, a kernel that waits in a grid of 132 CTAs.
