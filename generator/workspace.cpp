@@ -24,7 +24,6 @@ std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64
 
 WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots) {
   WorkspaceLayout layout;
-  layout.slots = slots;
   layout.tickets_offset = 0;
   layout.partials_offset = round_up(slots * 4, 256);
   layout.total_bytes = layout.partials_offset + round_up(slots * 2 * layout_of(spec).partial_floats * 4, 256);

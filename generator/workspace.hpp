@@ -9,11 +9,10 @@ namespace leanattn {
 inline namespace v1 {
 
 /// The workspace holds, for each slot (see partial_slots), two partials and a 4-byte counter. A partial is the
-/// un-normalised O of a row block with its row maxima and sums, in fp32. All of it must be zero before the first launch,
-/// and is zero again after every completed one, so that launches of different kernels and shapes may share one workspace
-/// in turn. Offsets are in bytes from a base that is aligned to 256 bytes.
+/// un-normalised O of a row block with its row maxima and sums, in fp32. All of it must be zero before the first
+/// launch, and is zero again after every completed one, so that launches of different kernels and shapes may share one
+/// workspace in turn. Offsets are in bytes from a base that is aligned to 256 bytes.
 struct WorkspaceLayout {
-  std::int64_t slots = 0;
   std::int64_t partials_offset = 0;  ///< float [slots, 2, partial_floats]
   std::int64_t tickets_offset = 0;   ///< uint32 [slots]
   std::int64_t total_bytes = 0;      ///< all of which the caller zeroes once

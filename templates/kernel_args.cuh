@@ -68,7 +68,7 @@ struct LeanDecodeArgs {
       scale_log2;  // softmax scale * log2(e), because the softmax runs in base 2; log2(e) where scores are transformed
   float score_scale;  // softmax scale of kernels that transform scores
   float* partials;    // [slots, 2, partial_floats], all zero between launches; slots: the grid, if not batch-invariant
-  unsigned* tickets;  // [slots + batch * kv_heads * row_blocks], all zero between launches
+  unsigned* tickets;  // [slots], all zero between launches
 
   // The output.
   void* o;  // [batch, q_tokens, q_heads, v_head_dim]
@@ -90,7 +90,7 @@ struct LeanDecodeArgs {
   const void* v_new;        // [batch, q_tokens, kv_heads, v_head_dim]
   long long k_new_stride_batch, k_new_stride_token, k_new_stride_head;
   long long v_new_stride_batch, v_new_stride_token, v_new_stride_head;
-  unsigned slots;  // batch-invariant kernels: pairs of partials that the workspace has room for
+  int query_tokens;  // of all requests, for which q and o have room; ragged numbers of query tokens only
 
   // What each query token has selected; selection kernels only. The line of such a kernel has a request for each query
   // token, whose length counts entries of its list. So the kernel gets other values than the host has in batch,

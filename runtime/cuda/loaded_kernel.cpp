@@ -35,7 +35,6 @@ void bind_workspace(LeanDecodeArgs& args, const WorkspaceLayout& layout, void* b
   char* const bytes = static_cast<char*>(base);
   args.partials = reinterpret_cast<float*>(bytes + layout.partials_offset);
   args.tickets = reinterpret_cast<unsigned*>(bytes + layout.tickets_offset);
-  args.slots = static_cast<unsigned>(layout.slots);
 }
 
 Result<LoadedKernel> LoadedKernel::load(const EmittedKernel& kernel, const CompiledKernel& compiled) {

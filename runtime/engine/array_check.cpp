@@ -37,7 +37,7 @@ Result<std::array<int, N>> read_entries(const int* array, std::int64_t index, CU
 
 /// The error about what the check found: request, array and index in one word.
 Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, const LeanDecodeArgs& args,
-                      std::int64_t query_tokens, CUstream_st* stream) {
+                      CUstream_st* stream) {
   const auto request = static_cast<std::int64_t>(offender >> 33);
   const auto array = static_cast<LeanArray>(offender >> 31 & 3);
   const auto index = static_cast<std::int64_t>(offender & 0x7fffffff);
@@ -57,7 +57,7 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
         fmt::format("q_offsets[{}] is {} and q_offsets[{}] {}", request, (*offsets)[0], request + 1, (*offsets)[1]),
         fmt::format("Offsets start at 0, rise by 0 to q_len, {}, and end at most at {}, the query tokens for which q "
                     "has room.",
-                    problem.features.q_len, query_tokens));
+                    problem.features.q_len, args.query_tokens));
   }
   if (array == kLeanSelectedCounts) {
     const int q_len = problem.features.q_len;
@@ -108,19 +108,19 @@ Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {
   return ArrayCheck(*std::move(source), *function, *workspace_function, *std::move(offender));
 }
 
-Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDecodeArgs& args, std::int64_t query_tokens,
+Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDecodeArgs& args,
                                     CUstream_st* stream) const {
   constexpr unsigned kThreads = 256;  // as in templates/check/pages.cuh
   const Features& features = problem.features;
-  const LeanArrayLimits limits{features.page_size,          features.q_len,        features.window,
-                               features.sink_tokens,        features.ragged_q,     has_selection(features),
-                               features.selection_in_pool,  features.second_cache, features.context_parallel,
-                               features.context_interleave, query_tokens};
+  const LeanArrayLimits limits{features.page_size,         features.q_len,        features.window,
+                               features.sink_tokens,       features.ragged_q,     has_selection(features),
+                               features.selection_in_pool, features.second_cache, features.context_parallel,
+                               features.context_interleave};
   const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
   const auto offender = first_offender(
       stream, [&](unsigned long long* word) { return launch_with(function_, dims, stream, args, limits, word); });
   if (!offender) return tl::unexpected(offender.error());
-  return *offender == kLeanNoOffender ? Result<void>{} : describe(*offender, problem, args, query_tokens, stream);
+  return *offender == kLeanNoOffender ? Result<void>{} : describe(*offender, problem, args, stream);
 }
 
 Result<void> ArrayCheck::expect_zero(const void* workspace, std::int64_t bytes, CUstream_st* stream) const {

@@ -23,12 +23,10 @@ class ArrayCheck {
   /// cubins may be null. Errors: those of compile_source and LoadedSource; out_of_memory.
   static Result<ArrayCheck> load(Arch arch, CubinCache* cubins);
 
-  /// Waits for `stream`, which CUDA must not be capturing. query_tokens: those for which q has room. Errors:
-  /// invalid_argument, which names request, index and value of the first context length beyond the capacity, query
-  /// offset that falls, rises by more than q_len or is above `query_tokens`, or page that is needed and does not exist;
-  /// launch_failed, context_lost.
-  Result<void> operator()(const DecodeProblem& problem, const LeanDecodeArgs& args, std::int64_t query_tokens,
-                          CUstream_st* stream) const;
+  /// Waits for `stream`, which CUDA must not be capturing. Errors: invalid_argument, which names request, index and
+  /// value of the first context length beyond the capacity, query offset that falls, rises by more than q_len or is
+  /// above query_tokens, or page that is needed and does not exist; launch_failed, context_lost.
+  Result<void> operator()(const DecodeProblem& problem, const LeanDecodeArgs& args, CUstream_st* stream) const;
 
   /// Likewise. Errors: workspace_corrupt, which names the first word of the `bytes` that is not zero; launch_failed,
   /// context_lost.

@@ -8,8 +8,7 @@
 namespace leanattn {
 inline namespace v1 {
 
-Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, std::int64_t query_tokens,
-                                  CUstream_st* stream) {
+Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   struct Named {
@@ -51,7 +50,7 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
   }
   if (may_be_capturing(**api, stream)) return {};
   if (auto ok = check_use(args, stream); !ok) return ok;
-  return check_arrays(limits, args, query_tokens, stream);
+  return check_arrays(limits, args, stream);
 }
 
 Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* stream) {
@@ -67,15 +66,14 @@ Result<void> LaunchChecks::check_use(const LeanDecodeArgs& args, CUstream_st* st
       "Keep one workspace per stream.");
 }
 
-Result<void> LaunchChecks::check_arrays(const LaunchLimits& limits, const LeanDecodeArgs& args,
-                                        std::int64_t query_tokens, CUstream_st* stream) {
+Result<void> LaunchChecks::check_arrays(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream) {
   const std::lock_guard lock(arrays_mutex_);
   if (!arrays_) {
     auto loaded = ArrayCheck::load(arch_, cubins_.get());
     if (!loaded) return tl::unexpected(std::move(loaded.error()));
     arrays_.emplace(*std::move(loaded));
   }
-  if (auto ok = (*arrays_)(limits.problem, args, query_tokens, stream); !ok) return ok;
+  if (auto ok = (*arrays_)(limits.problem, args, stream); !ok) return ok;
   const char* const workspace = reinterpret_cast<const char*>(args.tickets) - limits.workspace.tickets_offset;
   return arrays_->expect_zero(workspace, limits.workspace.total_bytes, stream);
 }

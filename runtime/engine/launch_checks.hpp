@@ -25,8 +25,7 @@ class LaunchChecks {
   /// launch on another stream still uses the workspace, or when a length, query offset or page is out of its range;
   /// workspace_corrupt, when the workspace is not all zero; those of ArrayCheck. All but the first two are not checked
   /// while CUDA captures the stream, because it cannot be waited for then.
-  Result<void> before(const LaunchLimits& limits, const LeanDecodeArgs& args, std::int64_t query_tokens,
-                      CUstream_st* stream);
+  Result<void> before(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream);
   /// Remembers that this launch uses the workspace until it has ended.
   Result<void> after(const LeanDecodeArgs& args, CUstream_st* stream);
 
@@ -36,8 +35,7 @@ class LaunchChecks {
     Event end;
   };
   Result<void> check_use(const LeanDecodeArgs& args, CUstream_st* stream);
-  Result<void> check_arrays(const LaunchLimits& limits, const LeanDecodeArgs& args, std::int64_t query_tokens,
-                            CUstream_st* stream);
+  Result<void> check_arrays(const LaunchLimits& limits, const LeanDecodeArgs& args, CUstream_st* stream);
 
   std::mutex mutex_;                 ///< guards uses_
   std::map<const void*, Use> uses_;  ///< by workspace

@@ -73,8 +73,7 @@ Result<void> PlanCore::launch(const leanattn_decode_args& args, void* workspace,
   if (!scope.entered()) [[unlikely]]
     return scope.entered();
   if (checks_ != nullptr) [[unlikely]] {
-    if (auto ok = checks_->before(limits_, *bound, query_tokens_of(limits_.problem.features, args), stream); !ok)
-      return ok;
+    if (auto ok = checks_->before(limits_, *bound, stream); !ok) return ok;
   }
   const bool beside_ranks = group_ != nullptr && group_->shares_gpu();
   const auto launch_kernel = [&] {

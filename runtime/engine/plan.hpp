@@ -47,9 +47,6 @@ struct LaunchLimits {
   int segment_cost = 0;
 };
 
-/// The query tokens for which a launch has memory, of all requests.
-std::int64_t query_tokens_of(const Features& features, const leanattn_decode_args& args);
-
 /// The argument block of the kernel, made of the caller's arguments, with default strides and scale filled in. Checks
 /// values only: what pointers point to is not read, and no GPU is needed. Errors: invalid_argument and unsupported,
 /// with the name of the argument and its value.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kQueryElementBytes = 2;            // of q and o; those of k and v are the problem's
 constexpr std::uintptr_t kWorkspaceBytes = 256;  // the alignment that workspace_layout() counts from
+constexpr std::int64_t kMostRows = 0x7fffffff;   // of q that kernels count
 constexpr std::int64_t kMostOutputs = 1 << 20;   // the kernel's estimated quotients are exact below it
 
 using namespace detail;
@@ -52,6 +53,11 @@ Rows rows_of(const DecodeProblem& problem) {
           .k = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes, features.append}
                                  : Row{q.name, q.columns, element_bytes, features.append},
           .v = {o.name, o.columns, element_bytes, features.append}};
+}
+
+/// The query tokens of all requests for which a launch has memory.
+std::int64_t query_tokens_of(const Features& features, const leanattn_decode_args& args) {
+  return args.query_tokens > 0 ? args.query_tokens : std::int64_t{args.batch} * features.q_len;
 }
 
 /// How many steps the strides of the batch and of tokens take.
@@ -264,6 +270,7 @@ void bind_values(const LaunchLimits& limits, const leanattn_decode_args& args, b
   bound.page_table_stride = or_dense(args.page_table_stride, args.max_pages);
   bound.pool_pages = static_cast<int>(args.pool_pages);
   bound.q_offsets = args.q_offsets;
+  if (features.ragged_q) bound.query_tokens = static_cast<int>(std::min(query_tokens_of(features, args), kMostRows));
   bound.tree_mask = args.tree_mask;
   bound.alibi_slopes = args.alibi_slopes;
   bound.sink_logits = args.sink_logits;
@@ -312,10 +319,6 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
 }
 
 }  // namespace
-
-std::int64_t query_tokens_of(const Features& features, const leanattn_decode_args& args) {
-  return args.query_tokens > 0 ? args.query_tokens : std::int64_t{args.batch} * features.q_len;
-}
 
 Result<void> check_workspace(const WorkspaceLayout& layout, const void* workspace, std::int64_t bytes) {
   if (auto ok = check_pointer("workspace", workspace, kWorkspaceBytes); !ok) return ok;

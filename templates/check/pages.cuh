@@ -17,7 +17,6 @@ struct LeanArrayLimits {
   int selects, selection_in_pool;  // not 0: query tokens bring lists; of blocks of the pool
   int second_cache;                // not 0: second_lengths are there
   int ranks, context_interleave;   // of a group whose windows count positions of whole contexts; 1: no group
-  long long query_tokens;          // of all requests together, if they are ragged
 };
 
 // Behind the q_len selected_counts of a request stand its second_lengths.
@@ -63,7 +62,7 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     const int start = args.q_offsets[request];
     query_tokens = (long long)args.q_offsets[request + 1] - start;
     if (start < 0) return lean_offender(request, kLeanQueryOffsets, 0);
-    if (query_tokens < 0 || query_tokens > limits.q_len || start + query_tokens > limits.query_tokens)
+    if (query_tokens < 0 || query_tokens > limits.q_len || start + query_tokens > args.query_tokens)
       return lean_offender(request, kLeanQueryOffsets, 1);
   }
   // What nobody selects may have no page.

@@ -144,6 +144,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.q = q_.at(offset * 2);
   args_.o = o_.at(offset * 2);
   args_.lse = lse_.as<float>();
+  args_.query_tokens = first_query_tokens_.back();
   // Arrays of lengths may begin at any multiple of four bytes.
   args_.context_lengths = lengths_device_.as<int>() + (options_.padded ? batch() % 3 + 1 : 0);
   if (options_.part.ranks > 1) {

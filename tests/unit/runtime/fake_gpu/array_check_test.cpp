@@ -59,6 +59,7 @@ class ArrayChecks : public ::testing::Test {
     args_.page_table_stride = 5;
     args_.pool_pages = 8;
     args_.q_offsets = offsets_.data();
+    args_.query_tokens = 12;
   }
   void TearDown() override {
     check_.reset();
@@ -68,7 +69,7 @@ class ArrayChecks : public ::testing::Test {
 
   /// The message about what is wrong; empty when nothing is.
   std::string finds() const {
-    const auto ok = (*check_)(problem_, args_, query_tokens_, nullptr);
+    const auto ok = (*check_)(problem_, args_, nullptr);
     if (ok) return "";
     EXPECT_EQ(ok.error().code, ErrorCode::invalid_argument);
     EXPECT_FALSE(ok.error().hint.empty());
@@ -77,7 +78,6 @@ class ArrayChecks : public ::testing::Test {
 
   std::optional<Context> context_;
   std::optional<ArrayCheck> check_;
-  std::int64_t query_tokens_ = 12;  // for which q has room
   DecodeProblem problem_;
   LeanDecodeArgs args_{};
   std::vector<int> lengths_{40, 0, 33};
@@ -204,11 +204,11 @@ TEST_F(ArrayChecks, NameQueryOffsetsThatFallOrRiseTooFar) {
 
 TEST_F(ArrayChecks, NameQueryOffsetsBeyondTheTensor) {
   problem_.features = {.q_len = 4, .ragged_q = true};
-  query_tokens_ = offsets_[3];
+  args_.query_tokens = offsets_[3];
   EXPECT_EQ(finds(), "");
   offsets_[3] += 1;
   EXPECT_EQ(finds(), fmt::format("q_offsets[2] is {} and q_offsets[3] {}", offsets_[2], offsets_[3]));
-  query_tokens_ = 3;
+  args_.query_tokens = 3;
   EXPECT_EQ(finds(), "q_offsets[0] is 0 and q_offsets[1] 4") << "the first such request";
 }
 
@@ -223,7 +223,7 @@ TEST_F(ArrayChecks, OfADenseCacheLookAtLengthsAlone) {
 
 TEST_F(ArrayChecks, ALostContextIsReportedAsOne) {
   fake_gpu().fail_once["cuStreamSynchronize"] = CUDA_ERROR_ILLEGAL_ADDRESS;
-  const auto lost = (*check_)(problem_, args_, query_tokens_, nullptr);
+  const auto lost = (*check_)(problem_, args_, nullptr);
   ASSERT_FALSE(lost);
   EXPECT_EQ(lost.error().code, ErrorCode::context_lost);
 }
