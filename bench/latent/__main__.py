@@ -11,15 +11,13 @@ anything is timed. This program needs a GPU and PyTorch. It writes latent.json (
 import argparse
 import datetime
 import functools
-import json
 import pathlib
-import subprocess
 import sys
 import time
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))  # for the packages beside this one
 
-from peers import files  # noqa: E402  (the path first)
+from peers import capture, files  # noqa: E402  (the path first)
 import latent_report  # noqa: E402
 import steps  # noqa: E402
 
@@ -65,16 +63,12 @@ def parse():
 
 
 def tune(options, chosen):
-    """Runs `leanattn tune` for the steps, as one call capture."""
     import shape_table
 
-    capture = options.out / "latent-steps.jsonl"
-    files.write_text(capture, "".join(json.dumps(call(step, pdl)) + "\n" for step in chosen for pdl in pdl_choices(options)))
-    command = [str(options.program.resolve()), "--quiet", *(["--db", str(options.db.resolve())] if options.db else []), "tune", "--from-capture",
-               str(capture), "--budget", f"{shape_table.seconds(options.tune) * len(chosen) * len(pdl_choices(options)):g}s"]
-    done = subprocess.run(command)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: exit code {done.returncode}")
+    lines = [call(step, pdl) for step in chosen for pdl in pdl_choices(options)]
+    failed = capture.tune(options.program, options.db, options.out / "latent-steps.jsonl", lines, shape_table.seconds(options.tune))
+    if failed:
+        sys.exit(failed)
 
 
 def pdl_choices(options):
@@ -85,10 +79,8 @@ def call(step, pdl):
     """A line of a call capture that asks for the step once."""
     features = {"page_size": steps.PAGE_SIZE, "latent": True, "v_head_dim": steps.VALUES, **({"q_len": step.q_len} if step.q_len > 1 else {}),
                 **({"selection_block": 1, "selection_in_pool": True} if step.selected else {}), **({"kv_format": "fp8_ds_mla"} if step.rows else {})}
-    return {"leanattn_capture": 1, "calls": 1, "answer": "fallback", "device": "", "sms": 0, "written": "2000-01-01T00:00:00.000Z",
-            "problem": {"q_heads": step.heads, "kv_heads": 1, "head_dim": steps.WIDTH, "dtype": "bf16", "layout": "contiguous", "lse": False,
-                        "pdl": pdl, "features": features},
-            "shape": {"batch": step.batch, "max_batch": 0, "longest_context": step.longest, "total_context": step.tokens if step.ragged and not step.selected else 0}}
+    return capture.line({"q_heads": step.heads, "kv_heads": 1, "head_dim": steps.WIDTH, "pdl": pdl},
+                        {"batch": step.batch, "longest_context": step.longest, "total_context": step.tokens if step.ragged and not step.selected else 0}, features)
 
 
 def measure(options, chosen, path):

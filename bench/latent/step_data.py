@@ -43,13 +43,7 @@ class StepData:
         halves = [pool.view(2, -1) for pool in self.pools]
         self.k, self.v = [half[0] for half in halves], [half[1] for half in halves]
         self.lengths = torch.tensor(step.lengths, dtype=torch.int32, device=device)
-        order = torch.randperm(step.pages, generator=generator, device=device).to(torch.int32)
-        used = [-(-length // steps.PAGE_SIZE) for length in step.lengths]
-        self.page_table = torch.zeros(step.batch, max(used), dtype=torch.int32, device=device)
-        begin = 0
-        for request, count in enumerate(used):
-            self.page_table[request, :count] = order[begin:begin + count]
-            begin += count
+        self.page_table = case_data.scattered_pages([-(-length // steps.PAGE_SIZE) for length in step.lengths], generator)
         if step.selected:
             self.selection, self.counts = self.select(generator)
 

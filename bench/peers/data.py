@@ -20,6 +20,15 @@ def copies_for(kv_bytes, l2_bytes):
     return max(2, min(MAX_COPIES, -(-4 * l2_bytes // kv_bytes)))
 
 
+def scattered_pages(counts, generator):
+    """[requests, most pages] int32 on the generator's device: the pages of each request, counts[i] of them, of a pool in random order; 0 behind them."""
+    order = torch.randperm(sum(counts), generator=generator, device=generator.device).to(torch.int32)
+    table = torch.zeros(len(counts), max(counts), dtype=torch.int32, device=generator.device)
+    for request, pages in enumerate(order.split(counts)):
+        table[request, :len(pages)] = pages
+    return table
+
+
 class CaseData:
     """q: [batch, q_heads, head_dim]. k[copy], v[copy]: [batch, kv_heads, capacity, head_dim]. lengths: [batch] int32 on the GPU."""
 

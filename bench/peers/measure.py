@@ -4,6 +4,7 @@ warm L2. The result is plain JSON data.
 A candidate is timed only after its captured graph has reproduced the oracle's result in every copy.
 """
 import functools
+import math
 import time
 
 import torch
@@ -63,15 +64,16 @@ def without_figures(case, reason):
     return dict(empty_record(case), failures=[vars(systems.Failure("all", "-", False, reason))])
 
 
-def measure_mode(mode, case, candidates, copies, reference, record, seconds, seed):
-    """Captures, checks, screens and races; failures and errors go into the shape's record."""
+def measure_mode(mode, case, candidates, copies, reference, record, seconds, seed, *, rows=slice(None), flops=0, rounds=None):
+    """Captures, checks, screens and races; failures and errors go into the shape's record. `reference` has the first dimension's `rows` of the outputs. `flops` are those of a
+    launch whose time they decide, and `rounds` those of the race, if not what fits in `seconds`."""
     used_copies = copies if mode == "cold" else 1
-    launches = timing.launches_for(case.kv_bytes, used_copies)
+    launches = timing.launches_for(case.kv_bytes, used_copies, flops)
     running, replays = [], []
     for candidate in candidates:
         try:
             replay = timing.Replay(candidate.launch, used_copies, launches)
-            error = check(candidate, replay, used_copies, reference)
+            error = check(candidate, replay, used_copies, reference, rows)
         except Exception as problem:
             failure = systems.Failure(*candidate.key, systems.reason_of(problem))
             record["failures"].append(vars(failure))
@@ -80,7 +82,7 @@ def measure_mode(mode, case, candidates, copies, reference, record, seconds, see
         if error is not None:
             name = " ".join(filter(None, [candidate.system, candidate.variant, "pdl" if candidate.pdl else ""]))
             record["errors"][name] = max(error, record["errors"].get(name, 0.0))
-            if error > 1:
+            if error > candidate.tolerance:
                 reason = f"disagrees with the oracle: {error:.3g} times the tolerance, {mode} L2"
                 record["failures"].append(dict(vars(systems.Failure(*candidate.key, reason)), wrong=True))
                 continue
@@ -90,7 +92,7 @@ def measure_mode(mode, case, candidates, copies, reference, record, seconds, see
     if not running:
         return {"launches_per_sample": launches, "lines": []}
     kept, screened = timing.screen(replays, [(candidate.system, candidate.pdl) for candidate in running])
-    samples = timing.race([replays[i] for i in kept], seconds, seed)
+    samples = timing.race([replays[i] for i in kept], seconds, seed, rounds)
     lines = []
     for i, candidate in enumerate(running):
         line = {"system": candidate.system, "variant": candidate.variant, "pdl": candidate.pdl, "plan_us": candidate.plan_us,
@@ -101,8 +103,8 @@ def measure_mode(mode, case, candidates, copies, reference, record, seconds, see
     return {"launches_per_sample": launches, "lines": lines}
 
 
-def check(candidate, replay, copies, reference):
-    """The largest error of the graph's results in any copy, over the tolerance; None for kernels that only read."""
+def check(candidate, replay, copies, reference, rows=slice(None)):
+    """The largest error of the graph's results in any copy, over the tolerance; None for kernels that only read. Rows that the reference does not have must at least be finite."""
     if candidate.output(0) is None:
         replay()
         torch.cuda.synchronize()
@@ -110,7 +112,10 @@ def check(candidate, replay, copies, reference):
     for copy in range(copies):
         candidate.output(copy).fill_(float("nan"))
     replay()
-    return oracle.error(torch.stack([candidate.output(copy) for copy in range(copies)]), reference)
+    outputs = [candidate.output(copy) for copy in range(copies)]
+    if not all(output.isfinite().all() for output in outputs):
+        return math.inf
+    return oracle.error(torch.stack([output[rows] for output in outputs]), reference)
 
 
 def gpu_state():

@@ -27,6 +27,7 @@ class Candidate:
     pdl: bool = False  # programmatic dependent launch between consecutive launches
     plan_us: float | None = None  # host time of the plan that must be made whenever lengths change; None where there is none
     facts: dict = dataclasses.field(default_factory=dict)
+    tolerance: float = 1.0  # times that of oracle.error, for kernels that round what others do not
 
     @property
     def key(self):

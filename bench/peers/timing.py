@@ -16,9 +16,9 @@ MIN_ROUNDS, MAX_ROUNDS = 15, 31
 LEAD_CYCLES = 400_000  # the GPU waits about 0.2 ms while the host queues a round
 
 
-def launches_for(kv_bytes, copies):
-    """Launches of a graph that runs for about SAMPLE_US at 4.5 TB/s and 3 us a launch, a multiple of the copies."""
-    launches = max(1, round(SAMPLE_US / (kv_bytes / 4.5e6 + 3)))
+def launches_for(kv_bytes, copies, flops=0):
+    """Launches of a graph that runs for about SAMPLE_US at 4.5 TB/s, 600 TFLOP/s and 3 us a launch, a multiple of the copies."""
+    launches = max(1, round(SAMPLE_US / (kv_bytes / 4.5e6 + flops / 6e8 + 3)))
     return -(-launches // copies) * copies
 
 

@@ -1,0 +1,306 @@
+"""mixed_systems.py -- what does a mixed step: leanattn, FlashAttention-3 of vLLM's wheel, FlashInfer, and where they apply FlashAttention-4 and cuDNN, as candidates of peers.systems.
+
+A `run` is a function of a copy and an output, which enqueues a launch over the requests of some StepData. Candidates consist of one or two of them.
+"""
+import importlib
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from peers import system_leanattn, systems, timing
+import mixed_data
+import mixed_steps
+
+FP8_TOLERANCE = 4  # softmax weights in e4m3 have relative errors of up to 2^-4, about 0.025 of a row's root mean square
+MOST_PARTIAL_BYTES = 4 << 30  # of the partial results of FlashAttention-3's splits
+ALL = slice(None)  # rows of an output
+FLASHINFER_WORKSPACE_BYTES = 2 << 30
+
+
+def candidate(system, variant, data, runs, side=None, **more):
+    """The candidate that enqueues each (rows of the output, run), one after the other, or the first one on the stream `side` beside the others. A run may return its output."""
+    outputs = [data.output() for _ in range(data.copies)]
+
+    def launch(copy):
+        main = torch.cuda.current_stream()
+        for i, (rows, run) in enumerate(runs):
+            apart = side is not None and i == 0
+            if apart:
+                side.wait_stream(main)
+            with torch.cuda.stream(side if apart else main):
+                made = run(copy, outputs[copy][rows])
+            if made is not None:
+                outputs[copy] = made
+        if side is not None:
+            main.wait_stream(side)
+
+    return systems.Candidate(system, variant, launch, lambda copy: outputs[copy], **more)
+
+
+def microseconds(data, run):
+    """The time of a run alone, as a graph."""
+    made = candidate("", "", data, [(ALL, run)])
+    made.launch(0)
+    replay = timing.Replay(made.launch, data.copies, timing.launches_for(data.case.kv_bytes, data.copies, data.case.flops))
+    us = min(timing.time_round([replay], [0])[0] for _ in range(timing.SCREEN_ROUNDS))
+    del made, replay
+    torch.cuda.empty_cache()  # a graph has memory of its own
+    return us
+
+
+class LeanattnMixed(system_leanattn.LeanattnSystem):
+    """One launch for the whole step by the plan that the look-up answers."""
+
+    def run(self, data):
+        """The run, and the plan's facts."""
+        step, fields = data.case, dict(data.case.features)
+        if step.fp8:
+            fields["kv_format"] = self.library.enums["leanattn_kv_format"]["LEANATTN_KV_FP8_E4M3"]
+        plan = self.query(step, False, kv_layout=int(data.layout == "NHD"), **fields).plan()
+        workspace = self.workspace(plan)
+        more = {"q_offsets": data.q_offsets.data_ptr()} if step.q_len > 1 else {}
+        if step.paged:
+            more |= {"page_table": data.page_table.data_ptr(), "max_pages": data.page_table.shape[1], "pool_pages": data.k[0].shape[0]}
+        if step.fp8:
+            more |= {"k_scale": data.scale.data_ptr(), "v_scale": data.scale.data_ptr()}
+
+        def run(copy, output):
+            arguments = plan.arguments(data.q.data_ptr(), data.k[copy].data_ptr(), data.v[copy].data_ptr(), output.data_ptr(), data.lengths.data_ptr(), step.batch,
+                                       0 if step.paged else step.longest, **more)
+            plan.launch(arguments, workspace, systems.stream())
+
+        return run, plan.info()
+
+    def candidates(self, data, attempt):
+        def build():
+            run, facts = self.run(data)
+            return candidate(self.name, "tuned", data, [(ALL, run)], facts=facts)
+
+        return [attempt("tuned", False, build)]
+
+
+class FlashAttention3Mixed:
+    """One launch as engines make it, one with its best number of splits, and two launches with theirs."""
+
+    name = "FA3"
+    SPLITS = (0, 1, 2, 4, 8, 16, 32)  # 0: its own choice
+
+    def __init__(self, library):
+        torch.ops.load_library(library)
+        self.side = torch.cuda.Stream()
+
+    def versions(self):
+        return {"flash_attn_3": "of vLLM's wheel"}
+
+    def run(self, data, splits):
+        step, q, more = data.case, data.q, [None] * 3
+        if step.fp8:
+            q = q.to(torch.float8_e4m3fn)
+            shape = (step.batch, step.kv_heads)
+            more = [torch.full(shape, scale, dtype=torch.float32, device="cuda") for scale in (1.0, mixed_data.KV_SCALE, mixed_data.KV_SCALE)]
+
+        def run(copy, output):
+            torch.ops._vllm_fa3_C.fwd(
+                q, data.k[copy], data.v[copy],
+                None, None, None, output,  # new tokens to append, q_v
+                data.q_offsets, None, None,  # cumulative lengths of packed batches
+                None, data.lengths,
+                step.q_len, step.longest,
+                data.page_table, None, None,  # batch index, left padding
+                None, None, None,  # rotary embedding
+                *more,  # scales of one-byte elements
+                step.head_dim ** -0.5,
+                True, step.window - 1, 0 if step.window else -1, 0.0, True,  # causal, window, soft cap, interleaved rotary embedding
+                None, splits, None, 0,  # scheduler metadata, splits, packing of the group, SMs left free
+                None, 1, 0, None,  # sinks, context parallelism
+            )
+
+        return run
+
+    def best(self, data):
+        """The run with the best number of splits, this number, and its time alone in microseconds."""
+        partial = data.case.query_tokens * data.case.q_heads * (data.case.values + 1) * 4
+        timed = [(microseconds(data, self.run(data, splits)), splits) for splits in self.SPLITS if splits * partial <= MOST_PARTIAL_BYTES]
+        us, splits = min(timed)
+        return self.run(data, splits), splits, us
+
+    def candidates(self, data, attempt):
+        more = {"tolerance": FP8_TOLERANCE if data.case.fp8 else 1.0}
+
+        def one():
+            run, splits, _ = self.best(data)
+            return candidate("FA3 best split", f"{splits} splits", data, [(ALL, run)], **more)
+
+        def two(system, side):
+            parts = [data.part(*requests) for requests in data.case.parts()]
+            best = [self.best(part) for part in parts]
+            facts = {"decode_us": best[0][2], "prefill_us": best[1][2]}
+            return candidate(system, " and ".join(f"{splits} splits" for _, splits, _ in best), data, [(part.rows, run) for part, (run, *_) in zip(parts, best, strict=True)], side,
+                             facts=facts, **more)
+
+        made = [attempt("its own choice", False, lambda: candidate(self.name, "its own choice", data, [(ALL, self.run(data, 0))], **more)), attempt("best split", False, one)]
+        if data.case.parts():
+            made += [attempt("two launches", False, lambda: two("FA3 two launches", None)), attempt("two streams", False, lambda: two("FA3 two streams", self.side))]
+        return made
+
+
+class SumOfTwo:
+    """Leanattn's decode launch for the decodes and, after it, the best launch for the other requests: leanattn's or FlashAttention-3's."""
+
+    name = "decode + prefill"
+
+    def __init__(self, ours, flash3):
+        self.ours, self.flash3 = ours, flash3
+
+    def versions(self):
+        return {}
+
+    def candidates(self, data, attempt):
+        if not data.case.parts():
+            return []
+        decode, rest = (data.part(*requests) for requests in data.case.parts())
+
+        def with_flash3():
+            run, splits, us = self.flash3.best(rest)
+            return run, us, f"leanattn + FA3 {splits} splits"
+
+        def with_ours():
+            run, _ = self.ours.run(rest)
+            return run, microseconds(rest, run), "leanattn + leanattn"
+
+        def build(prefill):
+            run, us, variant = prefill()
+            first, _ = self.ours.run(decode)
+            return candidate(self.name, variant, data, [(decode.rows, first), (rest.rows, run)], facts={"decode_us": microseconds(decode, first), "prefill_us": us},
+                             tolerance=FP8_TOLERANCE if data.case.fp8 and prefill is with_flash3 else 1.0)
+
+        return [attempt(name, False, lambda: build(prefill)) for name, prefill in [("leanattn + leanattn", with_ours), ("leanattn + FA3", with_flash3)]
+                if self.flash3 or prefill is with_ours]
+
+
+class FlashInferMixed:
+    """BatchAttention, which is persistent, and batch prefill in two forms."""
+
+    name = "FlashInfer"
+
+    def __init__(self):
+        """Raises ImportError where it is not installed."""
+        self.module = importlib.import_module("flashinfer")
+        self.workspace = torch.zeros(FLASHINFER_WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+
+    def versions(self):
+        return {"flashinfer": self.module.__version__}
+
+    def candidates(self, data, attempt):
+        forms = {"persistent": self.persistent} if data.case.paged else {}
+        forms |= {form: lambda data, form=form: self.prefill(data, form) for form in ("fa3", "fa2")}
+        return [attempt(form, False, lambda: self.candidate(form, make, data)) for form, make in forms.items()]
+
+    def candidate(self, form, make, data):
+        wrapper, plan = make(data)
+        plan()
+        scales = {"k_scale": mixed_data.KV_SCALE, "v_scale": mixed_data.KV_SCALE} if data.case.fp8 else {}
+        stored = [[tensor.transpose(1, 2) if data.layout == "HND" else tensor for tensor in (k, v)] for k, v in zip(data.k, data.v, strict=True)]
+
+        def run(copy, output):
+            if data.case.paged:
+                wrapper.run(data.q, tuple(stored[copy]), out=output, **scales)
+            else:
+                wrapper.run(data.q, *(tensor.flatten(0, 1) for tensor in stored[copy]), out=output)
+
+        return candidate(f"{self.name} {form}", form, data, [(ALL, run)], plan_us=systems.host_us(plan))
+
+    def pages(self, data):
+        """(starts of the query tokens, starts of the pages, pages, lengths) of the requests: on the host but for the pages."""
+        counts = [-(-length // mixed_steps.PAGE_SIZE) for length in data.case.lengths]
+        starts = torch.tensor([0, *counts], dtype=torch.int32).cumsum(0).int()
+        return data.q_offsets.cpu(), starts, torch.cat([row[:count] for row, count in zip(data.page_table, counts, strict=True)]), data.lengths.cpu()
+
+    def persistent(self, data):
+        step, (offsets, starts, indices, lengths) = data.case, self.pages(data)
+        if step.window:
+            raise ValueError("BatchAttention has no windows")
+        wrapper = self.module.BatchAttention(data.layout)
+        wrapper.float_workspace_buffer = self.workspace
+        return wrapper, lambda: wrapper.plan(offsets, starts, indices, lengths, step.q_heads, step.kv_heads, step.head_dim, step.values, mixed_steps.PAGE_SIZE, causal=True,
+                                             q_data_type=data.q.dtype, kv_data_type=data.k[0].dtype)
+
+    def prefill(self, data, form):
+        step = data.case
+        common = {"causal": True, "window_left": step.window - 1, "q_data_type": data.q.dtype, "kv_data_type": data.k[0].dtype}
+        if not step.paged:
+            wrapper = self.module.BatchPrefillWithRaggedKVCacheWrapper(self.workspace, "NHD", backend=form)
+            return wrapper, lambda: wrapper.plan(data.q_offsets, data.q_offsets, step.q_heads, step.kv_heads, step.head_dim, head_dim_vo=step.values, **common)
+        offsets, starts, indices, lengths = self.pages(data)
+        wrapper = self.module.BatchPrefillWithPagedKVCacheWrapper(self.workspace, data.layout, backend=form)
+        return wrapper, lambda: wrapper.plan(offsets, starts, indices, (lengths - 1) % mixed_steps.PAGE_SIZE + 1, step.q_heads, step.kv_heads, step.head_dim,
+                                             mixed_steps.PAGE_SIZE, **common)
+
+
+class FlashAttention4:
+    """FlashAttention-4's path for sm_90, on the pages and, for prompts, on dense K and V."""
+
+    name = "FA4"
+
+    def __init__(self):
+        """Raises ImportError where it is not installed."""
+        self.module = importlib.import_module("flash_attn.cute")
+
+    def versions(self):
+        return {"flash_attn_4": getattr(self.module, "__version__", "unknown")}
+
+    def candidates(self, data, attempt):
+        made = [attempt("step's own", False, lambda: self.candidate(self.name, data, data.k, data.v, data.page_table))]
+        if reads_dense(data.case):
+            made.append(attempt("dense", False, lambda: self.candidate("FA4 dense", data, *map(dense_copies, (data, data), (data.k, data.v)), None)))
+        return made
+
+    def candidate(self, system, data, k, v, page_table):
+        step = data.case
+
+        def run(copy, output):
+            window = (step.window - 1, 0) if step.window else (None, None)
+            return self.module.flash_attn_varlen_func(data.q, k[copy], v[copy], cu_seqlens_q=data.q_offsets, seqused_k=data.lengths, page_table=page_table,
+                                                      max_seqlen_q=step.q_len, max_seqlen_k=step.longest, causal=True, window_size=window)[0]
+
+        return candidate(system, "flash_attn_varlen_func", data, [(ALL, run)])
+
+
+class CudnnPrompts:
+    """cuDNN through PyTorch, for prompts of one length, on dense K and V."""
+
+    name = "cuDNN"
+
+    def versions(self):
+        return {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version()}
+
+    def candidates(self, data, attempt):
+        step = data.case
+        if not step.prompts or step.ragged or step.window or step.fp8:
+            return []
+        return [attempt("scaled_dot_product_attention", False, lambda: self.candidate(data))]
+
+    def candidate(self, data):
+        step = data.case
+        q = data.q.view(step.batch, -1, *data.q.shape[1:]).transpose(1, 2)
+        k, v = ([tensor.transpose(1, 2) for tensor in dense_copies(data, of)] for of in (data.k, data.v))
+
+        def run(copy, output):
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                made = torch.nn.functional.scaled_dot_product_attention(q, k[copy], v[copy], is_causal=True, enable_gqa=step.q_heads != step.kv_heads)
+            return made.transpose(1, 2).flatten(0, 1)
+
+        return candidate("cuDNN dense" if step.paged else self.name, "scaled_dot_product_attention", data, [(ALL, run)])
+
+
+def reads_dense(step):
+    """Whether kernels without pages can do the step, too."""
+    return step.paged and step.prompts and not step.ragged and not step.fp8
+
+
+def dense_copies(data, tensors):
+    """Dense copies of K or V, [batch, context, kv_heads, head_dim] each."""
+    if not data.case.paged:
+        return tensors
+    first = data.dense(tensors[0])
+    return [first] + [first.clone() for _ in tensors[1:]]
