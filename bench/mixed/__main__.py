@@ -1,12 +1,13 @@
-"""Times steps that mix decodes, chunks of prompts and whole prompts: leanattn, FlashAttention-3, FlashInfer and, where they apply, FlashAttention-4 and cuDNN.
+"""Times steps that mix decodes, chunks of prompts and whole prompts: leanattn, FlashAttention-3, FlashInfer and, where they apply, FlashAttention-4
+and cuDNN.
 
     python3 bench/mixed --library build/shared/libleanattn.so --fa3 _vllm_fa3_C.abi3.so --out results
 
---fa3 is vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so out of vLLM's wheel, which PyTorch loads without vLLM. All kernels run in one process, as CUDA graphs in
-interleaved rounds, with a cold L2. Every captured graph must agree with attention in FP64, for the first, the last and some other query tokens of every
-request, before anything is timed. With --ideal it measures instead how fast this GPU reads and what that makes of the mixed steps. This program needs a GPU
-and PyTorch. It writes mixed.json (raw samples, after every step) and mixed.md, or ideal.json and ideal.md. Exit codes: 0 done; 2 wrong usage; 5 a result of
-leanattn was wrong; 6 the run ended with steps left over, by --time-limit or a kernel that broke the CUDA context.
+--fa3 is vllm/vllm_flash_attn/_vllm_fa3_C.abi3.so out of vLLM's wheel, which PyTorch loads without vLLM. All kernels run in one process, as CUDA
+graphs in interleaved rounds, with a cold L2. Every captured graph must agree with attention in FP64, for the first, the last and some other query
+tokens of every request, before anything is timed. With --ideal it measures instead how fast this GPU reads and what that makes of the mixed steps.
+This program needs a GPU and PyTorch. It writes mixed.json (raw samples, after every step) and mixed.md, or ideal.json and ideal.md. Exit codes: 0
+done; 2 wrong usage; 5 a result of leanattn was wrong; 6 the run ended with steps left over, by --time-limit or a kernel that broke the CUDA context.
 """
 import argparse
 import datetime
@@ -46,9 +47,11 @@ def parse(arguments=None):
     parser.add_argument("--db", type=pathlib.Path, help="cache directory with leanattn's tuning database; default: the user's")
     parser.add_argument("--tune", metavar="TIME", help="first tune the steps that are not drawn, and their decodes, with --program, this long each, e.g. 6s")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune")
-    parser.add_argument("--steps", type=re.compile, default=re.compile(""), metavar="REGEX", help="only steps of which group and name, as in \"chunks: 8 x q64 of 16k, 32/8\", match")
+    parser.add_argument("--steps", type=re.compile, default=re.compile(""), metavar="REGEX",
+                        help="only steps of which group and name, as in \"chunks: 8 x q64 of 16k, 32/8\", match")
     parser.add_argument("--drawn", type=int, default=mixed_steps.DRAWN_COUNT, metavar="N", help="steps that are drawn (%(default)s)")
-    parser.add_argument("--seed", type=int, default=None, help="of the drawn steps, the data and the order of rounds; default: another one in each run, which the report names")
+    parser.add_argument("--seed", type=int,
+                        help="of the drawn steps, the data and the order of rounds; default: another one in each run, which the report names")
     parser.add_argument("--layout", choices=["NHD", "HND"], default="NHD", help="of a page: tokens outside KV heads, or inside (%(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="time of a step's race, which has 15 to 31 rounds whatever this is (%(default)s)")
     parser.add_argument("--fast", action="store_true", help=f"{mixed_steps.FAST_OF_GROUP} steps of each group, and {FAST_ROUNDS} rounds")
@@ -84,16 +87,17 @@ def chosen_steps(options):
 
 def call(step, layout):
     """A line of a call capture that asks for the step once."""
-    return capture.line({"q_heads": step.q_heads, "kv_heads": step.kv_heads, "head_dim": step.head_dim, "layout": "strided" if layout == "NHD" or not step.paged else "contiguous"},
+    strided = layout == "NHD" or not step.paged
+    return capture.line({"q_heads": step.q_heads, "kv_heads": step.kv_heads, "head_dim": step.head_dim, "layout": "strided" if strided else "contiguous"},
                         {"batch": step.batch, "longest_context": step.longest, "total_context": step.tokens if step.ragged else 0}, step.features)
 
 
 def tune(options, chosen):
     """Tunes each step, and its decodes and other requests for launches of their own. Returns {name: why} of those that the tuner refuses."""
-    refused = {}
+    refused, seconds = {}, shape_table.seconds(options.tune)
     for step in (step for step in chosen if not step.group.startswith("drawn")):
         for part in [step, *(step.part(*requests) for requests in step.parts())]:
-            failed = capture.tune(options.program, options.db, options.out / "mixed-steps.jsonl", [call(part, options.layout)], shape_table.seconds(options.tune))
+            failed = capture.tune(options.program, options.db, options.out / "mixed-steps.jsonl", [call(part, options.layout)], seconds)
             if failed:
                 refused[f"{step.name}, {part.batch} requests"] = failed
     return refused
@@ -103,15 +107,15 @@ def begun(options, all_systems):
     """The head of a record."""
     from peers import environment
 
-    return {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "seconds": options.seconds, "seed": options.seed,
-            "layout": options.layout, "environment": environment.environment(all_systems)}
+    return {"schema_version": 1, "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "seconds": options.seconds,
+            "seed": options.seed, "layout": options.layout, "environment": environment.environment(all_systems)}
 
 
 def make_systems(options):
     """Adapters of what is there, and {name: why} of what is not."""
     import mixed_systems
 
-    missing = {}
+    missing = {} if options.fa3 else {"FA3": "no --fa3"}
 
     def made(name, factory):
         try:
@@ -123,7 +127,7 @@ def make_systems(options):
     ours = mixed_systems.LeanattnMixed(options.library, options.db)
     flash3 = made("FA3", lambda: mixed_systems.FlashAttention3Mixed(str(options.fa3.resolve()))) if options.fa3 else None
     others = [made("FlashInfer", mixed_systems.FlashInferMixed), made("FA4", mixed_systems.FlashAttention4), mixed_systems.CudnnPrompts()]
-    return [system for system in (ours, mixed_systems.SumOfTwo(ours, flash3), flash3, *others) if system], missing | ({} if options.fa3 else {"FA3": "no --fa3"})
+    return [system for system in (ours, mixed_systems.SumOfTwo(ours, flash3), flash3, *others) if system], missing
 
 
 def measure(options, chosen, not_tuned):
@@ -165,7 +169,7 @@ def measure_step(step, all_systems, options):
 
     began = time.perf_counter()
     copies = mixed_data.copies_for(step, torch.cuda.get_device_properties(0).L2_cache_size)
-    record = dict(one_case.empty_record(step), requests=step.requests, flops=step.flops, paged=step.paged, decodes=step.decodes, copies=copies, gpu_state=[one_case.gpu_state()])
+    record = dict(one_case.empty_record(step), requests=step.requests, flops=step.flops, copies=copies, gpu_state=[one_case.gpu_state()])
     outputs = 2 * step.query_tokens * step.q_heads * step.values * copies * len(mixed_report.COLUMNS)
     needed = copies * step.kv_bytes * (2 if step.prompts and step.paged else 1) + outputs
     if needed > MOST_BYTES:
@@ -179,8 +183,9 @@ def measure_step(step, all_systems, options):
             else:
                 candidates.append(made)
     rows, reference = data.reference()
-    record["modes"]["cold"] = one_case.measure_mode("cold", step, candidates, copies, reference, record, options.seconds, options.seed, rows=rows, flops=step.flops,
-                                                    rounds=FAST_ROUNDS if options.fast else None)
+    rounds = FAST_ROUNDS if options.fast else None
+    record["modes"]["cold"] = one_case.measure_mode("cold", step, candidates, copies, reference, record, options.seconds, options.seed, rows=rows,
+                                                    flops=step.flops, rounds=rounds)
     record["gpu_state"].append(one_case.gpu_state())
     record["seconds"] = time.perf_counter() - began
     return record

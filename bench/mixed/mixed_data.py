@@ -19,9 +19,9 @@ def copies_for(step, l2_bytes):
 
 
 class StepData:
-    """q: [query tokens, q_heads, head_dim]. k[copy], v[copy]: [pages, PAGE_SIZE, kv_heads, head_dim], in memory as `layout` says (NHD, or HND with the heads outside the tokens),
-    or dense [batch, context, kv_heads, head_dim]. page_table: [batch, pages of the longest request], or None; lengths: [batch]; q_offsets: [batch + 1]: int32. `rows` are those of
-    this data in an output of the whole step."""
+    """q: [query tokens, q_heads, head_dim]. k[copy], v[copy]: [pages, PAGE_SIZE, kv_heads, head_dim], in memory as `layout` says (NHD, or HND with the
+    heads outside the tokens), or dense [batch, context, kv_heads, head_dim]. page_table: [batch, pages of the longest request], or None; lengths:
+    [batch]; q_offsets: [batch + 1]: int32. `rows` are those of this data in an output of the whole step."""
 
     def __init__(self, step, copies, seed, layout="NHD", device="cuda"):
         self.case, self.copies, self.layout, self.device = step, copies, layout if step.paged else "NHD", device

@@ -16,13 +16,15 @@ WATCH_SECONDS = 0.4  # a kernel runs for so long before clocks and power are rea
 SOURCE = r"""
 constexpr int kPieceBytes = PIECE_BYTES, kWarps = WARPS, kStages = STAGES;
 
-// pool: [pieces in all, kPieceBytes]; order: [pieces], which of them to read. One CTA an SM. The first thread of each warp keeps kStages pieces in flight and looks at none of them.
+// pool: [pieces in all, kPieceBytes]; order: [pieces], which of them to read. One CTA an SM. The first thread of each warp keeps kStages pieces in
+// flight and looks at none of them.
 extern "C" __global__ void __launch_bounds__(kWarps * 32) read_pieces(const char* pool, const int* order, int pieces) {
   extern __shared__ __align__(128) char ring[];
   __shared__ __align__(8) unsigned long long full[kWarps * kStages];
   if (threadIdx.x % 32 != 0) return;
   const int warp = threadIdx.x / 32, first = blockIdx.x * kWarps + warp, step = gridDim.x * kWarps;
-  const unsigned barriers = (unsigned)__cvta_generic_to_shared(full + warp * kStages), stages = (unsigned)__cvta_generic_to_shared(ring + warp * kStages * kPieceBytes);
+  const unsigned barriers = (unsigned)__cvta_generic_to_shared(full + warp * kStages);
+  const unsigned stages = (unsigned)__cvta_generic_to_shared(ring + warp * kStages * kPieceBytes);
   for (int i = 0; i < kStages; i++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * i) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
   const int count = first < pieces ? (pieces - first - 1) / step + 1 : 0;
@@ -32,7 +34,8 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32) read_pieces(const char
     const unsigned barrier = barriers + 8 * (i % kStages);
     const unsigned parity = (i / kStages + 1) & 1;
     for (unsigned done = i < kStages; !done;)
-      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }" : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+      asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                   : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
     if (i < count) {
       asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kPieceBytes) : "memory");
       asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(stages + i % kStages * kPieceBytes),
@@ -83,9 +86,10 @@ def reads():
     pool = torch.ones(POOL_READS * READ_BYTES, dtype=torch.uint8, device="cuda")
     order = torch.randperm(POOL_READS * pieces, device="cuda").to(torch.int32).view(POOL_READS, pieces)
     found = []
+    arguments = [(ctypes.c_void_p(pool.data_ptr()), ctypes.c_void_p(part.data_ptr()), ctypes.c_int(pieces)) for part in order]
     for sms in [*(n for n in (8, 16, 24, 32, 40, 48, 56, 66, 80, 100, 116) if n < properties.multi_processor_count), properties.multi_processor_count]:
         def launch(copy):
-            cuda_driver.launch(kernel, sms, WARPS * 32, shared_bytes, systems.stream(), ctypes.c_void_p(pool.data_ptr()), ctypes.c_void_p(order[copy].data_ptr()), ctypes.c_int(pieces))
+            cuda_driver.launch(kernel, sms, WARPS * 32, shared_bytes, systems.stream(), *arguments[copy])
 
         us, state = timed(launch, POOL_READS, POOL_READS)
         found.append({"sms": sms, "us": us, "gbps": READ_BYTES / us / 1e3, "gpu_state": state})
@@ -109,4 +113,5 @@ def of_step(step, flash3, options, found):
     output = rest.output()
     us, state = timed(lambda copy: run(copy, output), copies, timing.launches_for(rest.case.kv_bytes, copies, rest.case.flops))
     decode_us, ideal_us = time_of(decodes.case.kv_bytes, us, found)
-    return {"name": step.name, "decode_bytes": decodes.case.kv_bytes, "decode_us": decode_us, "prefill_us": us, "splits": splits, "ideal_us": ideal_us, "gpu_state": state}
+    return {"name": step.name, "decode_bytes": decodes.case.kv_bytes, "decode_us": decode_us, "prefill_us": us, "splits": splits, "ideal_us": ideal_us,
+            "gpu_state": state}

@@ -16,8 +16,9 @@ FAST_OF_GROUP = 2  # steps of each group that --fast keeps
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step: q is [query tokens, q_heads, head_dim], the tokens of all requests one after the other. Request i has requests[i] = (query tokens, context): its query tokens are
-    the last ones of its context and see what is before them and themselves. Requests with one query token come first, as in engines."""
+    """One step: q is [query tokens, q_heads, head_dim], the tokens of all requests one after the other. Request i has requests[i] = (query tokens,
+    context): its query tokens are the last ones of its context and see what is before them and themselves. Requests with one query token come first,
+    as in engines."""
 
     group: str  # a key of mixed_report.GROUPS
     name: str
@@ -44,7 +45,8 @@ class Step:
     @property
     def kv_bytes(self):
         """Bytes of K and V that the step must read."""
-        return sum(shapes.kv_bytes((context,), self.kv_heads, self.head_dim, v_head_dim=self.v_head_dim, element_bytes=1 if self.fp8 else shapes.ELEMENT_BYTES, q_len=query,
+        element_bytes = 1 if self.fp8 else shapes.ELEMENT_BYTES
+        return sum(shapes.kv_bytes((context,), self.kv_heads, self.head_dim, v_head_dim=self.v_head_dim, element_bytes=element_bytes, q_len=query,
                                    window=self.window) for query, context in self.requests)
 
     @property
@@ -56,22 +58,25 @@ class Step:
     @property
     def features(self):
         """The problem's features, as a call capture names them."""
-        return {**({"page_size": PAGE_SIZE} if self.paged else {}), **({"q_len": self.q_len, "ragged_q": True} if self.q_len > 1 else {}),
-                **({"v_head_dim": self.v_head_dim} if self.v_head_dim else {}), **({"kv_format": "fp8_e4m3"} if self.fp8 else {}), **({"window": self.window} if self.window else {})}
+        several = self.q_len > 1
+        named = {"page_size": self.paged and PAGE_SIZE, "q_len": several and self.q_len, "ragged_q": several, "v_head_dim": self.v_head_dim,
+                 "kv_format": self.fp8 and "fp8_e4m3", "window": self.window}
+        return {name: value for name, value in named.items() if value}
 
     def part(self, first, last):
         """The step of requests first to last - 1 alone."""
         return dataclasses.replace(self, requests=self.requests[first:last])
 
     def parts(self):
-        """Where a launch for the decodes and one for the other requests divide the requests, as (first, last); none where the step has only one of the two kinds."""
+        """The requests of a launch for the decodes and of one for the others, each as (first, last); none where the step has only one of both kinds."""
         return [(0, self.decodes), (self.decodes, self.batch)] if 0 < self.decodes < self.batch else []
 
 
 def step(group, name, requests, q_heads, kv_heads, **more):
     width = "".join(f", d {more['head_dim']}{'/' + str(more['v_head_dim']) if more.get('v_head_dim') else ''}" if "head_dim" in more else "")
     window = f", window {more['window']}" if more.get("window") else ""
-    return Step(group, f"{name}, {q_heads}/{kv_heads}{width}{window}{', fp8' if more.get('fp8') else ''}", tuple(sorted(requests, key=lambda request: request[0] > 1)), q_heads, kv_heads, **more)
+    name = f"{name}, {q_heads}/{kv_heads}{width}{window}{', fp8' if more.get('fp8') else ''}"
+    return Step(group, name, tuple(sorted(requests, key=lambda request: request[0] > 1)), q_heads, kv_heads, **more)
 
 
 def decodes(count, context):
@@ -104,17 +109,20 @@ def fixed():
 def special():
     """The same kinds of steps with one-byte caches, latent prompts before their projections are absorbed, other head sizes, and windows."""
     mixed = "64 decodes at 4k + chunk 2048 of 8k", decodes(64, 4096) + [(2048, 8192)]
-    return [step("fp8", *mixed, 32, 8, fp8=True), step("fp8", "chunk 2048 of 32k", [(2048, 32768)], 8, 1, fp8=True), step("fp8", "2 x 8192", [(8192, 8192)] * 2, 32, 8, fp8=True),
+    return [step("fp8", *mixed, 32, 8, fp8=True), step("fp8", "chunk 2048 of 32k", [(2048, 32768)], 8, 1, fp8=True),
+            step("fp8", "2 x 8192", [(8192, 8192)] * 2, 32, 8, fp8=True),
             step("latent", "1 x 8192", [(8192, 8192)], 16, 16, head_dim=192, v_head_dim=128, paged=False),
             step("latent", "4 x 2048", [(2048, 2048)] * 4, 128, 128, head_dim=192, v_head_dim=128, paged=False),
             step("head sizes", *mixed, 32, 8, head_dim=64), step("head sizes", *mixed, 16, 2, head_dim=256),
-            step("head sizes", "4 x 4096", [(4096, 4096)] * 4, 32, 8, head_dim=64), step("head sizes", "chunk 1024 of 32k", [(1024, 32768)], 8, 1, head_dim=256),
+            step("head sizes", "4 x 4096", [(4096, 4096)] * 4, 32, 8, head_dim=64),
+            step("head sizes", "chunk 1024 of 32k", [(1024, 32768)], 8, 1, head_dim=256),
             step("windows", "64 decodes at 8k + chunk 2048 of 16k", decodes(64, 8192) + [(2048, 16384)], 32, 8, window=4096),
             step("windows", "1 x 16384", [(16384, 16384)], 32, 8, window=1024)]
 
 
 def drawn(seed, count=DRAWN_COUNT):
-    """`count` steps whose sizes are log-uniform; the same seed gives the same list. A step outside DRAWN_KV_BYTES or with more than DRAWN_FLOPS is drawn again."""
+    """`count` steps whose sizes are log-uniform; the same seed gives the same list. A step outside DRAWN_KV_BYTES or with more than DRAWN_FLOPS is
+    drawn again."""
     generator = random.Random(seed)
     made = []
     while len(made) < count:

@@ -1,8 +1,11 @@
-"""mixed_systems.py -- what does a mixed step: leanattn, FlashAttention-3 of vLLM's wheel, FlashInfer, and where they apply FlashAttention-4 and cuDNN, as candidates of peers.systems.
+"""mixed_systems.py -- what does a mixed step: leanattn, FlashAttention-3 of vLLM's wheel, FlashInfer, and where they apply FlashAttention-4 and cuDNN, as
+candidates of peers.systems.
 
 A `run` is a function of a copy and an output, which enqueues a launch over the requests of some StepData. Candidates consist of one or two of them.
 """
+import functools
 import importlib
+import importlib.metadata
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,7 +21,8 @@ FLASHINFER_WORKSPACE_BYTES = 2 << 30
 
 
 def candidate(system, variant, data, runs, side=None, **more):
-    """The candidate that enqueues each (rows of the output, run), one after the other, or the first one on the stream `side` beside the others. A run may return its output."""
+    """The candidate that enqueues each (rows of the output, run), one after the other, or the first one on the stream `side` beside the others. A run
+    may return its output instead of writing the one it is given."""
     outputs = [data.output() for _ in range(data.copies)]
 
     def launch(copy):
@@ -65,8 +69,8 @@ class LeanattnMixed(system_leanattn.LeanattnSystem):
             more |= {"k_scale": data.scale.data_ptr(), "v_scale": data.scale.data_ptr()}
 
         def run(copy, output):
-            arguments = plan.arguments(data.q.data_ptr(), data.k[copy].data_ptr(), data.v[copy].data_ptr(), output.data_ptr(), data.lengths.data_ptr(), step.batch,
-                                       0 if step.paged else step.longest, **more)
+            arguments = plan.arguments(data.q.data_ptr(), data.k[copy].data_ptr(), data.v[copy].data_ptr(), output.data_ptr(), data.lengths.data_ptr(),
+                                       step.batch, 0 if step.paged else step.longest, **more)
             plan.launch(arguments, workspace, systems.stream())
 
         return run, plan.info()
@@ -131,16 +135,21 @@ class FlashAttention3Mixed:
             run, splits, _ = self.best(data)
             return candidate("FA3 best split", f"{splits} splits", data, [(ALL, run)], **more)
 
-        def two(system, side):
-            parts = [data.part(*requests) for requests in data.case.parts()]
-            best = [self.best(part) for part in parts]
-            facts = {"decode_us": best[0][2], "prefill_us": best[1][2]}
-            return candidate(system, " and ".join(f"{splits} splits" for _, splits, _ in best), data, [(part.rows, run) for part, (run, *_) in zip(parts, best, strict=True)], side,
-                             facts=facts, **more)
+        @functools.cache
+        def best_of_parts():
+            return [(part.rows, *self.best(part)) for part in (data.part(*requests) for requests in data.case.parts())]
 
-        made = [attempt("its own choice", False, lambda: candidate(self.name, "its own choice", data, [(ALL, self.run(data, 0))], **more)), attempt("best split", False, one)]
+        def two(system, side):
+            (_, _, _, decode_us), (_, _, _, prefill_us) = best_of_parts()
+            runs = [(rows, run) for rows, run, *_ in best_of_parts()]
+            return candidate(system, " and ".join(f"{splits} splits" for _, _, splits, _ in best_of_parts()), data, runs, side,
+                             facts={"decode_us": decode_us, "prefill_us": prefill_us}, **more)
+
+        made = [attempt("its own choice", False, lambda: candidate(self.name, "its own choice", data, [(ALL, self.run(data, 0))], **more)),
+                attempt("best split", False, one)]
         if data.case.parts():
-            made += [attempt("two launches", False, lambda: two("FA3 two launches", None)), attempt("two streams", False, lambda: two("FA3 two streams", self.side))]
+            made += [attempt("two launches", False, lambda: two("FA3 two launches", None)),
+                     attempt("two streams", False, lambda: two("FA3 two streams", self.side))]
         return made
 
 
@@ -171,7 +180,8 @@ class SumOfTwo:
         def build(prefill):
             run, us, variant = prefill()
             first, _ = self.ours.run(decode)
-            return candidate(self.name, variant, data, [(decode.rows, first), (rest.rows, run)], facts={"decode_us": microseconds(decode, first), "prefill_us": us},
+            facts = {"decode_us": microseconds(decode, first), "prefill_us": us}
+            return candidate(self.name, variant, data, [(decode.rows, first), (rest.rows, run)], facts=facts,
                              tolerance=FP8_TOLERANCE if data.case.fp8 and prefill is with_flash3 else 1.0)
 
         return [attempt(name, False, lambda: build(prefill)) for name, prefill in [("leanattn + leanattn", with_ours), ("leanattn + FA3", with_flash3)]
@@ -222,15 +232,16 @@ class FlashInferMixed:
             raise ValueError("BatchAttention has no windows")
         wrapper = self.module.BatchAttention(data.layout)
         wrapper.float_workspace_buffer = self.workspace
-        return wrapper, lambda: wrapper.plan(offsets, starts, indices, lengths, step.q_heads, step.kv_heads, step.head_dim, step.values, mixed_steps.PAGE_SIZE, causal=True,
-                                             q_data_type=data.q.dtype, kv_data_type=data.k[0].dtype)
+        return wrapper, lambda: wrapper.plan(offsets, starts, indices, lengths, step.q_heads, step.kv_heads, step.head_dim, step.values,
+                                             mixed_steps.PAGE_SIZE, causal=True, q_data_type=data.q.dtype, kv_data_type=data.k[0].dtype)
 
     def prefill(self, data, form):
         step = data.case
         common = {"causal": True, "window_left": step.window - 1, "q_data_type": data.q.dtype, "kv_data_type": data.k[0].dtype}
         if not step.paged:
             wrapper = self.module.BatchPrefillWithRaggedKVCacheWrapper(self.workspace, "NHD", backend=form)
-            return wrapper, lambda: wrapper.plan(data.q_offsets, data.q_offsets, step.q_heads, step.kv_heads, step.head_dim, head_dim_vo=step.values, **common)
+            return wrapper, lambda: wrapper.plan(data.q_offsets, data.q_offsets, step.q_heads, step.kv_heads, step.head_dim, head_dim_vo=step.values,
+                                                 **common)
         offsets, starts, indices, lengths = self.pages(data)
         wrapper = self.module.BatchPrefillWithPagedKVCacheWrapper(self.workspace, data.layout, backend=form)
         return wrapper, lambda: wrapper.plan(offsets, starts, indices, (lengths - 1) % mixed_steps.PAGE_SIZE + 1, step.q_heads, step.kv_heads, step.head_dim,
@@ -242,28 +253,33 @@ class FlashAttention4:
 
     name = "FA4"
 
+    SPLITS = (1, 0)  # 0: its own choice
+
     def __init__(self):
         """Raises ImportError where it is not installed."""
-        self.module = importlib.import_module("flash_attn.cute")
+        self.module, self.version = importlib.import_module("flash_attn.cute"), importlib.metadata.version("flash-attn-4")
 
     def versions(self):
-        return {"flash_attn_4": getattr(self.module, "__version__", "unknown")}
+        return {"flash_attn_4": self.version}
 
     def candidates(self, data, attempt):
-        made = [attempt("step's own", False, lambda: self.candidate(self.name, data, data.k, data.v, data.page_table))]
+        made = [attempt(f"{splits} splits", False, lambda: self.candidate(self.name, splits, data, data.k, data.v, data.page_table))
+                for splits in self.SPLITS]
         if reads_dense(data.case):
-            made.append(attempt("dense", False, lambda: self.candidate("FA4 dense", data, *map(dense_copies, (data, data), (data.k, data.v)), None)))
+            dense = [dense_copies(data, pool) for pool in (data.k, data.v)]
+            made.append(attempt("dense", False, lambda: self.candidate("FA4 dense", 1, data, *dense, None)))
         return made
 
-    def candidate(self, system, data, k, v, page_table):
+    def candidate(self, system, splits, data, k, v, page_table):
         step = data.case
 
         def run(copy, output):
             window = (step.window - 1, 0) if step.window else (None, None)
-            return self.module.flash_attn_varlen_func(data.q, k[copy], v[copy], cu_seqlens_q=data.q_offsets, seqused_k=data.lengths, page_table=page_table,
-                                                      max_seqlen_q=step.q_len, max_seqlen_k=step.longest, causal=True, window_size=window)[0]
+            return self.module.flash_attn_varlen_func(data.q, k[copy], v[copy], cu_seqlens_q=data.q_offsets, seqused_k=data.lengths,
+                                                      page_table=page_table, max_seqlen_q=step.q_len, max_seqlen_k=step.longest, causal=True,
+                                                      window_size=window, num_splits=splits)[0]
 
-        return candidate(system, "flash_attn_varlen_func", data, [(ALL, run)])
+        return candidate(system, f"{splits} splits", data, [(ALL, run)])
 
 
 class CudnnPrompts:

@@ -65,8 +65,8 @@ def without_figures(case, reason):
 
 
 def measure_mode(mode, case, candidates, copies, reference, record, seconds, seed, *, rows=slice(None), flops=0, rounds=None):
-    """Captures, checks, screens and races; failures and errors go into the shape's record. `reference` has the first dimension's `rows` of the outputs. `flops` are those of a
-    launch whose time they decide, and `rounds` those of the race, if not what fits in `seconds`."""
+    """Captures, checks, screens and races; failures and errors go into the shape's record. `reference` has the first dimension's `rows` of the outputs.
+    `flops` are those of a launch whose time they decide, and `rounds` those of the race, if not what fits in `seconds`."""
     used_copies = copies if mode == "cold" else 1
     launches = timing.launches_for(case.kv_bytes, used_copies, flops)
     running, replays = [], []
@@ -104,7 +104,8 @@ def measure_mode(mode, case, candidates, copies, reference, record, seconds, see
 
 
 def check(candidate, replay, copies, reference, rows=slice(None)):
-    """The largest error of the graph's results in any copy, over the tolerance; None for kernels that only read. Rows that the reference does not have must at least be finite."""
+    """The largest error of the graph's results in any copy, over the tolerance; None for kernels that only read. Rows that the reference does not have
+    must at least be finite."""
     if candidate.output(0) is None:
         replay()
         torch.cuda.synchronize()

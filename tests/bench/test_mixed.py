@@ -146,6 +146,14 @@ class Report(unittest.TestCase):
 
 @unittest.skipUnless(TORCH, "needs PyTorch")
 class Data(unittest.TestCase):
+    def test_the_ideal_is_the_time_of_all_sms_for_bytes_and_prefill(self):
+        import mixed_ideal
+        reads = [{"sms": 10, "gbps": 500.0}, {"sms": 100, "gbps": 2000.0}]
+        # 10^9 bytes are 20,000 SM microseconds at 50 GB/s, and the prefill takes 100 SMs for 300 us.
+        self.assertEqual(mixed_ideal.time_of(10 ** 9, 300.0, reads), (500.0, 500.0))
+        self.assertEqual(mixed_ideal.time_of(10 ** 9, 900.0, reads), (500.0, 1100.0))
+        self.assertIn("kPieceBytes = 4096, kWarps = 8, kStages = 6;", mixed_ideal.source())
+
     def made(self, layout="NHD", **changed):
         import mixed_data
         step = mixed_steps.step("mixed", "x", [(1, 40), (70, 90), (1, 5), (3, 33)], 4, 2, **{"head_dim": 32, **changed})
@@ -195,6 +203,29 @@ class Data(unittest.TestCase):
         self.assertGreaterEqual(len(common), 4)
         for mine, whole in common:
             self.assertTrue(torch.equal(of_reference[mine], reference[whole]))
+
+    def test_sampled_rows_are_compared_and_no_other_may_be_left_out(self):
+        import torch
+        from peers import measure, systems
+        data = self.made()
+        rows, reference = data.reference()
+        outputs = [data.output() for _ in range(data.copies)]
+        candidate = systems.Candidate("x", "y", None, lambda copy: outputs[copy])
+
+        def error(changed_row=None, value=0.0):
+            def replay():
+                for output in outputs:
+                    output.zero_()
+                    output[rows] = reference.to(output.dtype)
+                if changed_row is not None:
+                    outputs[1][changed_row] = value
+            return measure.check(candidate, replay, data.copies, reference, rows)
+
+        other = next(row for row in range(75) if row not in rows.tolist())
+        self.assertLess(error(), 0.5)
+        self.assertGreater(error(rows[-1].item(), 9.0), 1)
+        self.assertLess(error(other, 9.0), 0.5)
+        self.assertEqual(error(other, torch.nan), float("inf"))
 
     def test_dense_keys_are_those_of_the_pages(self):
         import mixed_data
