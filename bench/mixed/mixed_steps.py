@@ -109,7 +109,7 @@ def fixed():
 def special():
     """The same kinds of steps with one-byte caches, latent prompts before their projections are absorbed, other head sizes, and windows."""
     mixed = "64 decodes at 4k + chunk 2048 of 8k", decodes(64, 4096) + [(2048, 8192)]
-    return [step("fp8", *mixed, 32, 8, fp8=True), step("fp8", "chunk 2048 of 32k", [(2048, 32768)], 8, 1, fp8=True),
+    return [step("fp8", *mixed, 32, 8, fp8=True), step("fp8", "chunk 512 of 128k", [(512, 131072)], 8, 1, fp8=True),
             step("fp8", "2 x 8192", [(8192, 8192)] * 2, 32, 8, fp8=True),
             step("latent", "1 x 8192", [(8192, 8192)], 16, 16, head_dim=192, v_head_dim=128, paged=False),
             step("latent", "4 x 2048", [(2048, 2048)] * 4, 128, 128, head_dim=192, v_head_dim=128, paged=False),
