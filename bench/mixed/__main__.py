@@ -113,6 +113,7 @@ def begun(options, all_systems):
 
 def make_systems(options):
     """Adapters of what is there, and {name: why} of what is not."""
+    import mixed_peers
     import mixed_systems
 
     missing = {} if options.fa3 else {"FA3": "no --fa3"}
@@ -126,7 +127,7 @@ def make_systems(options):
 
     ours = mixed_systems.LeanattnMixed(options.library, options.db)
     flash3 = made("FA3", lambda: mixed_systems.FlashAttention3Mixed(str(options.fa3.resolve()))) if options.fa3 else None
-    others = [made("FlashInfer", mixed_systems.FlashInferMixed), made("FA4", mixed_systems.FlashAttention4), mixed_systems.CudnnPrompts()]
+    others = [made("FlashInfer", mixed_peers.FlashInferMixed), made("FA4", mixed_peers.FlashAttention4), mixed_peers.CudnnPrompts()]
     return [system for system in (ours, mixed_systems.SumOfTwo(ours, flash3), flash3, *others) if system], missing
 
 
@@ -156,7 +157,7 @@ def measure(options, chosen, not_tuned):
             torch.cuda.empty_cache()
     files.write_json(options.out / "mixed.json", results)
     print(report(options, results))
-    wrong = any(failure.get("wrong") and failure["system"] == summary.OURS for case in results["cases"] for failure in case["failures"])
+    wrong = any(failure.get("wrong") and failure["system"] in (summary.OURS, mixed_report.SUM) for case in results["cases"] for failure in case["failures"])
     return 5 if wrong else 6 if left else 0
 
 
