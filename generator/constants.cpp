@@ -38,6 +38,9 @@ void add_constants_of_rows(KernelSource& source) {
   source.constant("int", "kRowBlocks", fmt::format("{}, kRows = {}", layout.row_blocks, layout.rows),
                   "output tiles per KV head, and query rows of each");
   source.number("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs that take a range together, a row block each");
+  source.constant("unsigned", "kTilePositions",
+                  fmt::format("{}, kLightTilePositions = {}", layout.tile_positions, layout.light_tile_positions),
+                  "of a LeanTile on the line, and where at most half of an output tile's rows exist");
 }
 
 void add_constants_of_steps(KernelSource& source) {

@@ -21,6 +21,10 @@ struct KernelLayout {
   /// one after the other.
   int row_blocks_in_step = 1;
 
+  /// Positions of the line that a LeanTile takes, and one of an output tile of which at most half of the rows exist.
+  /// They stand for what these take on an SM, so that equal ranges take equal times. 1: all LeanTiles count alike.
+  int tile_positions = 1, light_tile_positions = 1;
+
   // How KV travels.
   int step_tokens = 0;  ///< that one warp (load path tensor: one warpgroup) takes per step
   /// Tokens of a run of a paged cache: the largest power of two that divides the page size, and at most a step and a
@@ -54,9 +58,10 @@ struct KernelLayout {
   /// which can hand over its registers or gather rows, or two warpgroups, which convert rows beside a buffer.
   int producer_warps = 0;
   int threads = 0;  ///< of a CTA, producer warps included
-  /// Whether the producer's warpgroups hand registers to the others (templates/decode_wgmma.cuh). Such a CTA needs an
-  /// SM for itself.
-  bool trades_registers = false;
+  /// Registers of a thread once the producer's warpgroups have handed some of theirs to the others
+  /// (templates/attend/wgmma.cuh), and of a thread of the producer. Such a CTA needs an SM for itself. 0: all keep what
+  /// the launch gives.
+  int consumer_registers = 0, producer_registers = 0;
   int registers = 0;  ///< an even share of an SM's registers for each thread of a CTA; no thread has more than 255
 
   // Shared memory.

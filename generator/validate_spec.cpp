@@ -83,9 +83,9 @@ Result<void> validate_resources(const KernelSpec& spec, const KernelLayout& layo
   if (spec.ctas_per_sm < 1 || spec.ctas_per_sm > 8 || spec.ctas_per_sm * layout.threads > 1024)
     return invalid_spec(fmt::format("ctas_per_sm is {} with {} warps", spec.ctas_per_sm, spec.warps),
                         "choose 1 to 8, with at most 32 warps per SM");
-  // The warpgroups trade registers (templates/decode_wgmma.cuh), and ask for most of those of an SM. If a CTA had only
+  // The warpgroups trade registers (templates/attend/wgmma.cuh), and ask for most of those of an SM. If a CTA had only
   // a share of them, setmaxnreg would wait forever.
-  if (layout.trades_registers && spec.ctas_per_sm > 1)
+  if (layout.consumer_registers > 0 && spec.ctas_per_sm > 1)
     return unsupported_spec(fmt::format("{} CTAs per SM whose warpgroups trade registers", spec.ctas_per_sm),
                             "choose 1, or 4 warps");
   const int bytes = layout.shared_bytes + layout.static_bytes, most = max_shared_bytes_per_cta(spec.arch),

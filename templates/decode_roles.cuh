@@ -4,12 +4,6 @@
 static_assert(sizeof(Operands) + kStages * kStageBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
-// Registers of a thread once the producer has handed some of its own to the others (PTX ISA, "setmaxnreg"). A producer
-// of one warp needs fewer than one that gathers.
-constexpr int kConsumerRegisters = kGathers ? 208 : 232, kProducerRegisters = kGathers ? 88 : 40;
-static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
-              "warps trade the registers that the CTA has");
-
 // A CTA must not end while the other one of its cluster may still write to its shared memory.
 LEAN_DEVICE void leave_cluster() {
   arrive_in_cluster();
@@ -54,18 +48,18 @@ __cluster_dims__(kConvertingCtas)
     if (any) stamp(args, kPlaced);
   }
   if (warp >= kWarps) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if constexpr (kGathers) sync_gatherers();
+    hand_over_registers();
+    sync_producers();
     if constexpr (kConvertingCtas > 1) wait_for_cluster();
     if constexpr (kStamped) {
       if (any) stamp(args, kRequested, kThreads);
     }
-    if (any && (kGathers || warp == kWarps)) produce(args, k_map, v_map, ring, walk);
+    if (any && (kGathers || warp < kWarps + kPartProducers)) produce(args, k_map, v_map, ring, walk);
     if constexpr (kConvertingCtas > 1) leave_cluster();
     return;
   }
 
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+  take_registers();
   if constexpr (kPdl) wait_for_previous_kernel();  // which may still write q, and read o and the workspace
   if (threadIdx.x == 0) found_segment(0) = {walk, any};
   asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are initialised
@@ -80,7 +74,7 @@ __cluster_dims__(kConvertingCtas)
     Attention attention;
     clear(attention);
     if (warp < 4) {
-      load_query(args, s, operands);
+      load_query_rows(args, s, 0, 0, operands.q);
       lead(args, s, ring, weighed, operands, at, attention);
     } else {
       if (warp == 4) {  // while the leader makes the first weights

@@ -9,17 +9,6 @@ constexpr int kRingAndRowBytes = kStages * kStageBytes + kRowBufferBytes;
 static_assert(kMergeBytes + kOperands * sizeof(Operands) + kRingAndRowBytes + kLeanAtomBytes == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
-// Registers of a thread after the producer's warpgroup has handed most of its own to the others (PTX ISA, "setmaxnreg",
-// which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
-constexpr bool kTwoProducers = kProducerWarps == 8;  // warpgroups
-constexpr int kConsumerRegisters = kTwoProducers                                     ? kWarps == 8 ? 152 : 232
-                                   : kProducerWarps < 4 || (kGathers && kWarps != 8) ? 0
-                                   : kAppend || kGathers                             ? 200
-                                                                                     : 224,
-              kProducerRegisters = kTwoProducers         ? kWarps == 8 ? 104 : 136
-                                   : kAppend || kGathers ? 104
-                                                         : 56;
-
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                 const __grid_constant__ LeanTensorMap v_map) {
@@ -49,28 +38,24 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (any) stamp(args, kPlaced);
   }
   if (produces) {
-    if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
-    if constexpr (kGathers) sync_gatherers();
+    hand_over_registers();
+    sync_producers();
     if constexpr (kStamped) {
       if (any) stamp(args, kRequested, kThreads);
     }
-    if (any && (kGathers || threadIdx.x / 32 == kWarps)) produce(args, k_map, v_map, ring, walk);
+    if (any && (kGathers || threadIdx.x / 32 < kWarps + kPartProducers)) produce(args, k_map, v_map, ring, walk);
     return;
   }
 
-  if constexpr (kConsumerRegisters > 0) {
-    static_assert(kConsumerRegisters * kThreads + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
-                  "warps trade the registers that the CTA has");
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-  }
+  take_registers();
   // The shuffle tells the compiler that `warp` is uniform.
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];
   Query q;
+  StepOrder order;
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
 #if defined(LEAN_APPENDS_TO_STAGE)
-  NewChunk fresh = {};
-  if (any) fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
+  if (any) order.fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
 #endif
   if (any) load_query(args, walk.segment, q);
   if (threadIdx.x == 0) found_segment(0) = {walk, any};
@@ -81,14 +66,12 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
 #else
   if (!take_segment(0, walk)) return;  // there are more CTAs than tile positions
 #endif
-  RingPosition at;
   FixUp fix = {};
-  int turn = 0;  // the warpgroup that takes the next step
 #pragma unroll 1
   for (bool more = true; more;) {
     const Walk here = walk;
     const bool whole = is_whole(here.segment);
-    store_query(operands, q);
+    store_query(args, here.segment, operands, q);
     if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
     Attention attention;
     clear(attention);
@@ -97,22 +80,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     } else {
       sync_warpgroup(warpgroup);
     }
-    const int end = end_read(here.segment);
-#pragma unroll 1
-    for (int read = first_read(here.segment); read < end; read += kStepTokens) {
-      if (kAllTakeSteps || turn == warpgroup) {
-        const Step step = step_at(here.segment, read);
-#if defined(LEAN_APPENDS_TO_STAGE)
-        append_to_stage(args, here.segment, step, ring, at, fresh, warpgroup);
-#endif
-        wait_ring(args, full_barriers(ring, at), at.parity);
-        if constexpr (kGathers) fence_async_proxy();
-        attend(args, here.segment, step, ring.stages + at.stage * kStageBytes, operands, attention, warpgroup);
-        if (lane == 0) arrive(empty_barriers(ring, at));
-      }
-      if (++turn == kWarpgroups) turn = 0;
-      at.next();
-    }
+    attend_segment(args, here.segment, ring, order, operands, attention, warpgroup);
     if constexpr (kStamped) stamp(args, kStreamed);
     if (!whole) begin_fix_up(args, here, fix);
     reduce_sums(attention, operands, warpgroup);
@@ -121,11 +89,11 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     // The next query, and with it new rows, is loaded before the fix-up, which is all latency, and where the state
     // leaves the registers, after that.
 #if defined(LEAN_APPENDS_TO_STAGE)
-    if (more) fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
+    if (more) order.fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
 #endif
     if (more) load_query(args, walk.segment, q);
     if constexpr (kStamped) stamp(args, kGathered);
-    finish_segment(args, here, whole, fix, results_of(buffer, attention));
+    finish_segment(args, here, whole, fix, results_of(buffer, attention, whole));
     if constexpr (kStamped) stamp(args, kFinished);
   }
   end_fix_up(args);

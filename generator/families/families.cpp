@@ -7,7 +7,7 @@ namespace leanattn {
 inline namespace v1 {
 
 std::span<const KernelFamily* const> families() {
-  static constexpr std::array kFamilies{&kMma, &kVector, &kWgmmaRoles, &kWgmmaRows, &kWgmmaTokens};
+  static constexpr std::array kFamilies{&kMma, &kVector, &kWgmmaRoles, &kWgmmaPrefill, &kWgmmaRows, &kWgmmaTokens};
   return kFamilies;
 }
 

@@ -62,7 +62,7 @@ struct KernelFamily {
   int (*least_registers)(const KernelSpec& spec, const KernelLayout& layout);
 };
 
-extern const KernelFamily kMma, kVector, kWgmmaRoles, kWgmmaRows, kWgmmaTokens;
+extern const KernelFamily kMma, kVector, kWgmmaPrefill, kWgmmaRoles, kWgmmaRows, kWgmmaTokens;
 
 /// All families. Of those that take a spec, the first one has it.
 std::span<const KernelFamily* const> families();

@@ -81,15 +81,19 @@ void lay_out_producer(const KernelSpec& spec, KernelLayout& layout, bool buffers
   layout.row_buffer_bytes = to_buffer ? lean_row_buffer_bytes(layout.step_tokens, cache_token_bytes(spec)) : 0;
   layout.appends_to_stage = features.append && !layout.converts_rows;
   layout.producer_warps = layout.gathers_rows ? layout.gathering_warps : warpgroup ? 4 : 1;
-  const bool keeps_its_own = layout.gathering_warps == 4 && spec.warps != 8;  // templates/decode_wgmma.cuh
-  layout.trades_registers = layout.producer_warps > 1 && !keeps_its_own;
+  const auto trade = [&](int consumer, int producer) {
+    layout.consumer_registers = consumer, layout.producer_registers = producer;
+  };
+  if (layout.producer_warps == 8)
+    spec.warps == 8 ? trade(152, 104) : trade(232, 136);
+  else if (layout.producer_warps == 4 && (spec.warps == 8 || !layout.gathers_rows))
+    features.append || layout.gathers_rows ? trade(200, 104) : trade(224, 56);
   if (row != nullptr && !to_buffer) layout.static_bytes += spec.stages * layout.step_tokens * scale_bytes(*row);
 }
 
 bool writes_rows_whole(const KernelSpec& spec, const KernelLayout& layout, int warps_of_row) {
-  // Where warpgroups share more than 64 rows, this spills.
-  return layout.holds_results && layout.rows <= kMatrixRows && !in_group(spec.features) &&
-         value_dim(spec) % (64 * warps_of_row) == 0 && value_dim(spec) <= spec.head_dim;
+  return layout.holds_results && !in_group(spec.features) && value_dim(spec) % (64 * warps_of_row) == 0 &&
+         value_dim(spec) <= spec.head_dim;
 }
 
 void add_producer(KernelSource& source, const std::string& instructions) {
@@ -133,11 +137,15 @@ void add_constants_of_warpgroups(KernelSource& source, ConstantGroup group) {
     case ConstantGroup::warps: source.number("kWarps", spec.warps, "per CTA; four make a warpgroup"); break;
     case ConstantGroup::steps:
       source.number("kStepTokens", layout.step_tokens, "tokens one warpgroup takes per step");
+      source.number("kConsumerRegisters", layout.consumer_registers,
+                    "of a thread, once the producer handed its own over");
+      source.number("kProducerRegisters", layout.producer_registers, "and of its threads; 0: all keep what they have");
       source.number("kStageParts", layout.stage_parts, "parts of a step that arrive one after the other");
       source.number("kStages", spec.stages, "ring depth");
       source.number("kCtasPerSm", spec.ctas_per_sm, "occupancy the register allocation must allow");
       source.flag("kColumnsAreSplit", layout.family == &kWgmmaTokens && spec.features.latent && spec.warps == 8,
                   "two warpgroups take every step, and each has half of O's columns");
+      source.flag("kRowsAreSplit", layout.family == &kWgmmaPrefill, "they do, and each has half of the query rows");
       source.flag("kHasRoles", layout.family == &kWgmmaRoles, "they do, and one makes the weights for both");
       break;
     case ConstantGroup::copies:

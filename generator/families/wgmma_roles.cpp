@@ -53,6 +53,9 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   const bool worth_it = row_format(spec.features) != nullptr;
   const bool whole_pairs = value_dim(spec) % 256 == 0;  // of panels in either part of a stage
   if (worth_it && whole_pairs && layout.row_blocks_in_step % 2 == 0) layout.converting_ctas = 2;
+  // A producer of one warp needs fewer registers than one that gathers.
+  layout.consumer_registers = layout.gathers_rows ? 208 : 232,
+  layout.producer_registers = layout.gathers_rows ? 88 : 40;
   layout.stage_parts = 2;
   layout.holds_results = true;
   layout.writes_rows = writes_rows_whole(spec, layout, 2);
@@ -66,7 +69,7 @@ void add_modules(KernelSource& source) {
   add_producer(source, matrix_instruction(source, "wgmma_shared", source.layout.step_tokens, false) +
                            matrix_instruction(source, "wgmma_registers", half, true) +
                            matrix_instruction(source, "wgmma_values", half, false));
-  source.add({"attend/row_scores.cuh", "attend/store_matrices.cuh", "attend/wgmma_roles.cuh"});
+  source.add({"attend/query_rows.cuh", "attend/row_scores.cuh", "attend/store_matrices.cuh", "attend/wgmma_roles.cuh"});
 }
 
 }  // namespace wgmma_roles

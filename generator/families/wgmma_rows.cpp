@@ -1,6 +1,5 @@
 // wgmma_rows.cpp -- the family with query rows on the rows of wgmma, and tokens on its columns, for more than 32 query
-// rows of heads up to 128 wide (templates/attend/wgmma_rows.cuh). Up to 64 rows, warpgroups take steps in turn; two of
-// them may share up to 128 rows.
+// rows of heads up to 128 wide (templates/attend/wgmma_rows.cuh). Warpgroups take steps in turn.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,18 +21,15 @@ bool takes(const KernelSpec& spec) {
 Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
   if (auto ok = fits_wgmma(spec, layout); !ok) return ok;
   // If two warpgroups took a stage in turn, one of them could wait for it a round too early.
-  if (layout.rows <= kMatrixRows && spec.stages % (spec.warps / 4) != 0)
+  if (spec.stages % (spec.warps / 4) != 0)
     return invalid_spec(fmt::format("stages is {} with {} warpgroups", spec.stages, spec.warps / 4),
                         "choose a multiple of the warpgroups");
   return {};
 }
 
-/// With two warpgroups' 128 rows, a step takes about as long to compute as to read.
-int most_rows(const KernelSpec& spec) { return spec.warps == 8 ? 2 * kMatrixRows : kMatrixRows; }
-
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   lay_out_producer(spec, layout, /*buffers=*/true, /*warpgroup=*/spec.warps == 8);
-  layout.holds_results = spec.warps == 4 || layout.rows > kMatrixRows;
+  layout.holds_results = spec.warps == 4;
   layout.writes_rows = writes_rows_whole(spec, layout, 1);
   const int warpgroups = spec.warps / 4;
   const int merge = layout.holds_results ? 0 : lean_merge_bytes(warpgroups, layout.rows, value_dim(spec));
@@ -48,7 +44,7 @@ void add_modules(KernelSource& source) {
                            matrix_instruction(source, "wgmma_registers", value_dim(source.spec), true));
   source.add({"attend/row_scores.cuh"});
   if (source.layout.writes_rows) source.add({"attend/store_matrices.cuh"});
-  source.add({"attend/wgmma_rows.cuh"});
+  source.add({"attend/wgmma_rows.cuh", "attend/steps_in_turn.cuh"});
 }
 
 /// As with tokens on the matrix rows, but the weights are in registers, too. A producer warpgroup hands its registers
@@ -67,7 +63,7 @@ constinit const KernelFamily kWgmmaRows{
     .takes = wgmma_rows::takes,
     .supports = supports_wgmma,
     .fits = wgmma_rows::fits,
-    .most_rows = wgmma_rows::most_rows,
+    .most_rows = [](const KernelSpec&) { return kMatrixRows; },
     .lay_out = wgmma_rows::lay_out,
     .query_rows_lead = true,
     .exchange_order = 1,

@@ -55,7 +55,7 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
 
 void add_modules(KernelSource& source) {
   add_producer(source, matrix_instruction(source, "wgmma_shared", (source.layout.rows + 7) / 8 * 8, false));
-  source.add({"attend/wgmma_tokens.cuh"});
+  source.add({"attend/wgmma_tokens.cuh", "attend/steps_in_turn.cuh"});
 }
 
 std::span<const DefaultDepth> default_depths(const KernelSpec& base) {

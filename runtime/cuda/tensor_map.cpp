@@ -59,8 +59,8 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
         "cuTensorMapEncodeTiled", ErrorCode::launch_failed);
   };
   KvTensorMaps maps;
-  // A stage of two parts is K's columns only: those of the first half of V, and all others.
-  const bool in_parts = layout.stage_parts > 1;
+  // A latent stage of two parts has those of the first half of V, and all others.
+  const bool in_parts = spec.features.latent && layout.stage_parts > 1;
   const int dims = spec.head_dim, first = in_parts ? value_dim(spec) / 2 : dims;
   const Operand k = {args.k, dims, first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};
   const Operand others = {args.k, dims, dims - first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};

@@ -41,6 +41,7 @@ PlanCore::PlanCore(const DecodeProblem& problem, const PlanSize& size, Choice ch
   limits_.tile = config.spec.tile;
   const KernelLayout layout = layout_of(config.spec);
   limits_.row_blocks = layout.row_blocks, limits_.rows = layout.rows;
+  limits_.tile_positions = layout.tile_positions;
   limits_.segment_cost = config.segment_cost;
   limits_.workspace = workspace_for(problem, size, config);
 }

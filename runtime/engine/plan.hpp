@@ -41,9 +41,10 @@ struct LaunchLimits {
   DecodeProblem problem;
   PlanSize size;
   WorkspaceLayout workspace;
-  int tile = 64;       ///< the kernel's LeanTile, tokens
-  int row_blocks = 1;  ///< output tiles of a KV head, for a request with the most query tokens
-  int rows = 1;        ///< query rows of an output tile
+  int tile = 64;           ///< the kernel's LeanTile, tokens
+  int row_blocks = 1;      ///< output tiles of a KV head, for a request with the most query tokens
+  int rows = 1;            ///< query rows of an output tile
+  int tile_positions = 1;  ///< of the line, that a LeanTile takes at most
   int segment_cost = 0;
 };
 

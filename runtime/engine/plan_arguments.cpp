@@ -232,7 +232,7 @@ Result<void> check_line(const LaunchLimits& limits, const leanattn_decode_args& 
   if (outputs.divided > kMostOutputs) [[unlikely]]
     return fail(ErrorCode::unsupported, fmt::format("{} output tiles a request, more than 2^20", outputs.divided),
                 "Split the KV heads over several launches.");
-  if (capacity <= kMostTokens && lean_line_fits(static_cast<std::uint64_t>(outputs.all),
+  if (capacity <= kMostTokens && lean_line_fits(static_cast<std::uint64_t>(outputs.all) * limits.tile_positions,
                                                 static_cast<unsigned>(capacity), static_cast<unsigned>(limits.tile),
                                                 static_cast<unsigned>(limits.segment_cost), features.sink_tokens))
       [[likely]]

@@ -63,7 +63,7 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
   }
   KernelSpec spec = of_problem(base, from);
   if (spec.features.batch_invariant) spec.fixup = FixUp::ticket;
-  if (layout_of(spec).trades_registers) spec.ctas_per_sm = 1;  // validate() says why
+  if (layout_of(spec).consumer_registers > 0) spec.ctas_per_sm = 1;  // validate() says why
   for (;;) {
     const auto valid = validate(spec);
     if (valid) return spec;

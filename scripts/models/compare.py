@@ -23,6 +23,7 @@ import warnings
 from pathlib import Path
 
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 
 import witness
 from derive import BY_HAND, decoder_within, slow, text_types
@@ -107,7 +108,7 @@ def text_of(config):
     with tempfile.TemporaryDirectory() as directory:
         try:
             config.save_pretrained(directory)
-        except ValueError:  # a part has a default of a type that is not there
+        except (ValueError, StrictDataclassError):  # a part has a default of a type that is not there, or defaults contradict each other
             return config.to_json_string(use_diff=False)
         return (Path(directory) / "config.json").read_text()
 

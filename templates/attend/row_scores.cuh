@@ -2,11 +2,10 @@
 // columns: their masks and the online softmax. A warp owns 16 rows, and needs no other warp. Of each eight tokens, lane
 // (g, c) holds tokens 2c and 2c + 1 of row g, then of row g + 8.
 
-// Changes scores as the spec says. Those of tokens that a row does not see become -inf. The warpgroup's rows begin with
-// row `first_row` of the output tile.
+// Changes scores as the spec says, and if `masked`, those of tokens that a row does not see become -inf. The
+// warpgroup's rows begin with row `first_row` of the output tile.
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
-                               int first_row, float (&score)[kStepTokens / 8][4]) {
-  const bool masked = any_hole(holes) || has_masked(s, step);
+                               bool masked, int first_row, float (&score)[kStepTokens / 8][4]) {
   if (!kChangesScores && !masked) return;
   const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
@@ -20,8 +19,8 @@ LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, con
         const int token = tile * 8 + 2 * c + i;
         float& x = score[tile][2 * half + i];
         if constexpr (kChangesScores) x = change_score(args, x, of_row, step.token + token);
-        const bool hole = in_hole(holes, token);
-        if (masked && (hole || !(kRowsSeeAlike ? token < step.count : sees(args, s, step, token, row)))) x = kNegInf;
+        const bool seen = kRowsSeeAlike ? token < step.count : sees(args, s, step, token, row);
+        if (masked & (in_hole(holes, token) | !seen)) x = kNegInf;  // by selection: branches would take longer
       }
   }
 }

@@ -1,23 +1,25 @@
 // attend/score.cuh -- what happens to a score between the two products: it may change, and it may be masked.
 
-// Whether a step has a token that some row does not see.
-LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) {
+// Whether a step has a token that some row of the query tokens from `first` to `last` does not see.
+LEAN_DEVICE bool has_masked(const Segment& s, const Step& step, int first, int last) {
   if constexpr (kQLen > 1 && kQueryMask != kFull) {
 #if defined(LEAN_POSITIONS)
-    if (place_of(step.token + kStepTokens - 1) > s.first_query) return true;
+    if (place_of(step.token + kStepTokens - 1) > s.first_query + first) return true;
 #else
-    if (step.token + kStepTokens > s.context_length - s.query.count + (kQueryMask == kTree ? 0 : 1)) return true;
+    if (step.token + kStepTokens > s.context_length - s.query.count + first + (kQueryMask == kTree ? 0 : 1))
+      return true;
 #endif
   }
   if constexpr (kWindow > 0) {
 #if defined(LEAN_POSITIONS)
-    if (place_of(step.token) < s.first_query + s.query.count - kWindow) return true;
+    if (place_of(step.token) < s.first_query + last + 1 - kWindow) return true;
 #else
-    if (step.token < s.context_length - kWindow) return true;
+    if (step.token < s.context_length - s.query.count + last + 1 - kWindow) return true;
 #endif
   }
   return step.count < kStepTokens;
 }
+LEAN_DEVICE bool has_masked(const Segment& s, const Step& step) { return has_masked(s, step, 0, s.query.count - 1); }
 
 // Whether row `row` sees the step's token number `offset`.
 LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& step, int offset, const Row& row) {

@@ -7,15 +7,24 @@
 extern __shared__ unsigned char dynamic_shared[];
 
 constexpr int kWarpgroups = kWarps / 4;
-// Whether the warpgroups share the rows and all take every step. Otherwise each holds all rows, and they take steps in
-// turn.
-constexpr bool kRowsAreSplit = kRows > 64;
-constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;
+constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;             // otherwise warpgroups take steps in turn
+constexpr int kPartProducers = kRowsAreSplit && !kGathers ? kStageParts : 1;  // warps that request one part each
 constexpr int kStageReaders = kAllTakeSteps ? kWarps : 4;  // the warps that say when a stage, or a part of it, is free
 
 // The registers that a launch gives a CTA: a multiple of 8 to each thread.
 constexpr int kCtaThreads = 32 * (kWarps + kProducerWarps),
               kCtaRegisters = 65536 / kCtaThreads / kCtasPerSm / 8 * 8 * kCtaThreads;
+
+// Hands registers of the producer's warpgroups to the others, where the launch gives these too few (PTX ISA,
+// "setmaxnreg", which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
+static_assert(kConsumerRegisters * 32 * kWarps + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
+              "warps trade the registers that the CTA has");
+LEAN_DEVICE void hand_over_registers() {
+  if constexpr (kProducerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+}
+LEAN_DEVICE void take_registers() {
+  if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+}
 
 // What an operand's descriptor says beside its address (PTX ISA, "Matrix descriptor": leading and stride byte offset).
 // A swizzled operand is made of atoms of eight rows of 128 bytes, kStride bytes from one to the next, and is one atom
@@ -25,6 +34,12 @@ template <int kLeading, int kStride, bool kSwizzled>
 LEAN_DEVICE u64 matrix_descriptor(u32 address) {
   return (address & 0x3ffff) >> 4 | (u64)(kLeading / 16) << 16 | (u64)(kStride / 16) << 32 |
          (kSwizzled ? 1ull << 62 : 0ull);  // 1: 128-byte swizzle
+}
+
+// The descriptor of an operand that lies `bytes` behind. Its low word counts addresses in units of 16 bytes, so one
+// addition makes it: what stands between two matrix instructions must take less time than the first of them.
+LEAN_DEVICE u64 operand_behind(u64 descriptor, int bytes) {
+  return descriptor >> 32 << 32 | (u32)descriptor + (u32)(bytes / 16);
 }
 
 // Keeps the compiler from moving writes of accumulators behind this point, or reads of them in front of it.

@@ -35,11 +35,9 @@ struct alignas(kLeanAtomBytes) Operands {
 };
 static_assert(sizeof(Operands) == lean_role_operand_bytes(kHeadDim, kStages), "host and device must agree on them");
 
-// The descriptor of an operand that lies `bytes` behind. Its low word counts addresses in units of 16 bytes, so one
-// addition makes it: what stands between two matrix instructions must take less time than the first of them.
-LEAN_DEVICE u64 operand_behind(u64 descriptor, int bytes) {
-  return descriptor >> 32 << 32 | (u32)descriptor + (u32)(bytes / 16);
-}
+// Where results wait to be written, in place of q: the bytes of a warpgroup, and a barrier of those that share them.
+constexpr int kHeldBytes = sizeof(Operands::q) / 2;
+LEAN_DEVICE void sync_held() { sync_workers(); }
 
 // `weighed` of the stages: the weights of the step are there.
 LEAN_DEVICE u32 weighed_barriers() {
@@ -72,29 +70,6 @@ LEAN_DEVICE void rescale(Attention& a, const float (&factor)[2]) {
     a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
     a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
   }
-}
-
-// Loads the rows of q to shared memory. To be called by the leader.
-LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Operands& shared) {
-  constexpr int kColumnChunks = kHeadDim / 8, kChunksPerThread = 64 * kColumnChunks / 128;
-  sync_warpgroup(0);  // all have read the rows before
-#pragma unroll(kChunksPerThread % 4 == 0 ? 4 : 1)
-  for (int i = 0; i < kChunksPerThread; i++) {
-    const int at = i * 128 + (int)threadIdx.x % 128, index = at / kColumnChunks, column = at % kColumnChunks;
-    const Row row = row_of(s.query, s.row_block, index);
-    unsigned char* const to = &shared.q[column / 8][index * 128 + ((column ^ index) % 8) * 16];
-    if constexpr (kRotates || kHasScales) {
-      *(uint4*)to = row.valid ? query_16(rotated_16(args, query_row(args, s, row), column * 8, query_index(s, row)))
-                              : make_uint4(0, 0, 0, 0);
-    } else {
-      // An address must be valid even if none of its bytes are copied.
-      const char* const from = row.valid ? query_row(args, s, row) + column * 16 : (const char*)args.q;
-      copy_async_16(shared_address(to), from, row.valid);
-    }
-  }
-  if constexpr (!kRotates && !kHasScales) asm volatile("cp.async.wait_all;" ::: "memory");
-  fence_async_proxy();
-  sync_warpgroup(0);
 }
 
 // Issues what a part of the step in stage `at` adds to S = Q K^T, as one group of instructions, when the part is there.
@@ -186,7 +161,7 @@ LEAN_DEVICE void finish_step(const LeanDecodeArgs& args, const Segment& s, const
     fence_async_proxy();
     sync_warpgroup(0);
   }
-  finish_scores(args, s, step, holes, 0, score);
+  finish_scores(args, s, step, holes, any_hole(holes) || has_masked(s, step), 0, score);
 }
 
 // The segment's steps, as the leader takes them. at: the stage of the first one, then that of the next segment's.

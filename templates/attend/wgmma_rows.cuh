@@ -1,12 +1,12 @@
 // attend/wgmma_rows.cuh -- one warpgroup, one step, with more than 32 query rows: S = Q K^T, online softmax, O += P V.
 // Query rows sit on the 64 matrix rows and tokens (then dims) on the columns. So each warp owns 16 rows, the softmax
-// needs no other warp, and P stays in registers (FlashAttention-3, section 3.2). Up to 64 rows, each warpgroup holds
-// all of them and they take steps in turn. Above, the warpgroups share the rows and all take every step.
+// needs no other warp, and P stays in registers (FlashAttention-3, section 3.2). Each warpgroup holds all rows, and
+// they take steps in turn.
 
 constexpr int kRowTiles = (kRows + 7) / 8;
-constexpr int kStates = kRowsAreSplit ? 1 : kWarpgroups;  // softmax states of a CTA for each row
-constexpr bool kHoldsResults = kStates == 1;              // whether results stay in registers
-static_assert(kRows <= 64 * (kRowsAreSplit ? kWarpgroups : 1), "a warpgroup holds 64 rows");
+constexpr int kStates = kWarpgroups;          // softmax states of a CTA for each row
+constexpr bool kHoldsResults = kStates == 1;  // whether results stay in registers
+static_assert(kRows <= 64, "a warpgroup holds 64 rows");
 
 // Of 16 dims, position 4 c + i of O is dim 2c + i, and position 4 c + 2 + i is dim 8 + 2c + i, as lanes hold them.
 constexpr int kSecondPair = 8;
@@ -18,8 +18,11 @@ struct alignas(kLeanAtomBytes) Operands {
 };
 static_assert(sizeof(Operands) == lean_row_operand_bytes(kHeadDim), "host and device must agree on the operands");
 
-// The first row that the calling warpgroup holds.
-LEAN_DEVICE int first_row() { return kRowsAreSplit ? (int)threadIdx.x / 128 * 64 : 0; }
+// Where results wait to be written, in place of q: the bytes of a warpgroup, and a barrier of those that share them.
+constexpr int kHeldBytes = sizeof(Operands::q);
+LEAN_DEVICE void sync_held() { sync_workers(); }
+
+LEAN_DEVICE int first_row() { return 0; }  // that the calling warpgroup holds
 
 // The 16-byte chunks of q that this thread carries to shared memory.
 constexpr int kQColumns = kHeadDim / 8;
@@ -32,13 +35,13 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query&
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * 128 + (int)threadIdx.x % 128;
-    const Row row = row_of(s.query, s.row_block, first_row() + chunk / kQColumns);
+    const Row row = row_of(s.query, s.row_block, chunk / kQColumns);
     q.chunk[i] = row.valid ? rotated_16(args, query_row(args, s, row), chunk % kQColumns * 8, query_index(s, row))
                            : make_uint4(0, 0, 0, 0);
   }
 }
 
-LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
+LEAN_DEVICE void store_query(const LeanDecodeArgs&, const Segment&, Operands& shared, const Query& q) {
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * 128 + (int)threadIdx.x % 128, row = chunk / kQColumns, column = chunk % kQColumns;
@@ -93,7 +96,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
       sync_warpgroup(warpgroup);
     }
   }
-  finish_scores(args, s, step, holes, first_row(), score);
+  finish_scores(args, s, step, holes, any_hole(holes) || has_masked(s, step), 0, score);
 
   float factor[2];
   u32 weight[kTokenTiles][2];

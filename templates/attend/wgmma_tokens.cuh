@@ -44,7 +44,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query&
   }
 }
 
-LEAN_DEVICE void store_query(Operands& shared, const Query& q) {
+LEAN_DEVICE void store_query(const LeanDecodeArgs&, const Segment&, Operands& shared, const Query& q) {
 #pragma unroll
   for (int i = 0; i < kQChunksPerThread; i++) {
     const int chunk = i * kQThreads + (int)threadIdx.x % kQThreads, row = chunk / (kHeadDim / 8),

@@ -53,6 +53,6 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     store_rows(writer.stage(ring), rows);
     publish_rows();  // and all have read the buffer, which may be overwritten
     arrive_for_warp(full_barriers(ring, writer.at));
-    writer.at.next();
+    writer.next();
   }
 }

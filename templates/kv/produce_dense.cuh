@@ -1,5 +1,5 @@
-// kv/produce_dense.cuh -- the producer of load path "tensor" for a dense cache: one lane makes two copies a step, or
-// with kLatent one for each part of a stage.
+// kv/produce_dense.cuh -- the producer of load path "tensor" for a dense cache: one lane copies K and V of a
+// step, or with kLatent each part of a stage.
 
 // Requests every step of this CTA's range as stages become free. To be called by the whole producer warp.
 LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map, const LeanTensorMap& v_map,
@@ -17,18 +17,19 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       wait_for_tokens(s, token);
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
+        if (!produces_part(part)) continue;
         writer.claim(args, ring, part);
-        if (!leader) continue;
         expect_bytes(full + part * 8, part_bytes(part));
-        copy_box(stage + first_panel(part) * kPanelBytes, part == 0 ? k_map : v_map, token, first_panel(part),
-                 s.kv_head, s.request, full + part * 8);
-        if constexpr (!kLatent) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full);
+        if (k_panels(part) > 0)
+          copy_box(stage + first_panel(part) * kPanelBytes, part == 0 ? k_map : v_map, token, first_panel(part),
+                   s.kv_head, s.request, full + part * 8);
+        if (v_panels(part) > 0) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full + part * 8);
       }
       if constexpr (kPrefetches) {
         if (leader && read + kStepTokens < end)
           prefetch_part(s, k_map, v_map, step_at(s, read + kStepTokens).token, s.request);
       }
-      writer.at.next();
+      writer.next();
     }
   } while (next_segment(args, walk));
   writer.finish(args, ring);

@@ -26,9 +26,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const Step step = step_at(s, read);
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
       const u32 holes = __ballot_sync(kFullMask, place < 0) >> turn_of_places * kWarpRows;
-      writer.claim(args, ring, 0);
       wait_for_tokens(s, step.token);
-      if (lane == 0) note_holes(writer.at.stage, holes);
       int at[kRowTurns];
 #pragma unroll
       for (int turn = 0; turn < kRowTurns; turn++) {
@@ -38,7 +36,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       }
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (part > 0) writer.claim(args, ring, part);
+        writer.claim(args, ring, part);
+        if (part == 0 && lane == 0) note_holes(writer.at.stage, holes);
 #pragma unroll
         for (int turn = 0; turn < kRowTurns; turn++) {
           const int row = gather_warp() * kWarpRows + turn * kRowsAtOnce + row_of_turn;
@@ -50,7 +49,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
 #pragma unroll
           for (int panel = first_panel(part); panel < first_panel(part + 1); panel++)
             copy_async_16(to + (u32)(panel * kPanelBytes), k + panel * 128, valid);
-          if constexpr (!kLatent) {
+          if (v_panels(part) > 0) {
             const i64 v_head = 2 * (s.kv_head * args.v_stride_head) + column * 16;
             const char* const v = v_cache(args, at[turn]) + v_head + from.page * (2 * args.v_stride_batch) +
                                   from.token * (2 * args.v_stride_token);
@@ -62,7 +61,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
         arrive_with_copies(full + (u32)(part * 8));
         if (lane == 0) arrive(full + (u32)(part * 8));  // which publishes the holes
       }
-      writer.at.next();
+      writer.next();
       turn_of_places++;
     }
   } while (next_segment(args, walk));

@@ -7,11 +7,7 @@
 constexpr int kStepRuns = kStepTokens / kPageRun;
 constexpr int kPageSteps = 32 / kStepRuns;    // steps whose pages the warp holds
 constexpr bool kWholeParts = kStepRuns == 1;  // a copy takes all panels of a part, not one of them
-// Of a part: of its panels of K, and of V where K does not hold it.
-LEAN_DEVICE constexpr int k_copies(int part) {
-  return kStepRuns * (kWholeParts ? 1 : first_panel(part + 1) - first_panel(part));
-}
-constexpr int kVCopies = kLatent ? 0 : kStepRuns * (kWholeParts ? 1 : kVPanels);
+LEAN_DEVICE constexpr int copies_of(int panels) { return kStepRuns * (kWholeParts ? panels > 0 : panels); }
 static_assert(kPageSize % kPageRun == 0 && kStepTokens % kPageRun == 0, "runs cross neither pages nor steps");
 static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
 
@@ -43,21 +39,22 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const Step step = step_at(s, read);
       const int runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
-      writer.claim(args, ring, 0);
       wait_for_tokens(s, step.token);
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (part > 0) writer.claim(args, ring, part);
+        if (!produces_part(part)) continue;
+        writer.claim(args, ring, part);
         if (lane == 0) expect_bytes(full + part * 8, (u32)(runs * kPageRun * (part_bytes(part) / kStepTokens)));
         __syncwarp();
-        const int kKCopies = k_copies(part);
+        const int kKCopies = copies_of(k_panels(part)), kCopies = kKCopies + copies_of(v_panels(part));
 #pragma unroll 1
-        for (int first = 0; first < kKCopies + kVCopies; first += 32) {
+        for (int first = 0; first < kCopies; first += 32) {
           const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
                     run = of_operand % kStepRuns,
-                    panel = of_operand / kStepRuns * (kWholeParts ? kKPanels : 1) + first_panel(part);
+                    panel = of_operand / kStepRuns * (kWholeParts ? kKPanels : 1) +
+                            (copy < kKCopies ? first_panel(part) : 0);
           const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + run);
-          if (copy < kKCopies + kVCopies && run < runs)
+          if (copy < kCopies && run < runs)
             copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
                      copy < kKCopies && part == 0 ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel,
                      s.kv_head, id, full + part * 8);
@@ -69,7 +66,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
         if (lane == 0 && read + kStepTokens < end)
           prefetch_part(s, k_map, v_map, step_at(s, read + kStepTokens).token % kPageSize, id);
       }
-      writer.at.next();
+      writer.next();
     }
   } while (next_segment(args, walk));
   writer.finish(args, ring);

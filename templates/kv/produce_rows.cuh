@@ -72,7 +72,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       if (lane == 0) note_holes(writer.at.stage, holes);
     }
     request_rows(k_head(), row, turn, writer.stage(ring), writer.at.stage);
-    writer.at.next();
+    writer.next();
     requested++;
     turn = (turn + 1) % kStepsInHand;
     read += kStepTokens;

@@ -5,11 +5,7 @@
 constexpr int kStepRuns = kStepTokens / kPageRun;
 constexpr int kPageSteps = 32 / kStepRuns;    // steps whose runs the warp holds
 constexpr bool kWholeParts = kStepRuns == 1;  // a copy takes all panels of a part, not one of them
-// Of a part: of its panels of K, and of V where K does not hold it.
-LEAN_DEVICE constexpr int k_copies(int part) {
-  return kStepRuns * (kWholeParts ? 1 : first_panel(part + 1) - first_panel(part));
-}
-constexpr int kVCopies = kLatent ? 0 : kStepRuns * (kWholeParts ? 1 : kVPanels);
+LEAN_DEVICE constexpr int copies_of(int panels) { return kStepRuns * (kWholeParts ? panels > 0 : panels); }
 static_assert(kPageSize % kPageRun == 0 && kSelectionBlock % kPageRun == 0 && kStepTokens % kPageRun == 0,
               "runs cross neither pages nor blocks nor steps");
 static_assert(kStepRuns <= 32 && kPageRun % 8 == 0, "a run is made of swizzle atoms");
@@ -40,32 +36,33 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       const Step step = step_at(s, read);
       const int step_runs = (step.count + kPageRun - 1) / kPageRun;
       const u32 full = full_barriers(ring, writer.at), stage = writer.stage(ring);
-      writer.claim(args, ring, 0);
       wait_for_tokens(s, step.token);
-      if (lane == 0) {
-        constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);
-        const int first = page_step * kStepRuns;
-        selected_holes().of_stage[writer.at.stage] = {holes >> first & kOfStep, cut >> first & kOfStep, runs.left()};
-      }
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (part > 0) writer.claim(args, ring, part);
+        if (!produces_part(part)) continue;
+        writer.claim(args, ring, part);
+        if (part == 0 && lane == 0) {
+          constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);
+          const int first = page_step * kStepRuns;
+          selected_holes().of_stage[writer.at.stage] = {holes >> first & kOfStep, cut >> first & kOfStep, runs.left()};
+        }
         if (lane == 0) expect_bytes(full + part * 8, (u32)(step_runs * kPageRun * (part_bytes(part) / kStepTokens)));
         __syncwarp();
-        const int kKCopies = k_copies(part);
+        const int kKCopies = copies_of(k_panels(part)), kCopies = kKCopies + copies_of(v_panels(part));
 #pragma unroll 1
-        for (int first = 0; first < kKCopies + kVCopies; first += 32) {
+        for (int first = 0; first < kCopies; first += 32) {
           const int copy = first + lane, of_operand = copy < kKCopies ? copy : copy - kKCopies,
                     run = of_operand % kStepRuns,
-                    panel = of_operand / kStepRuns * (kWholeParts ? kKPanels : 1) + first_panel(part);
+                    panel = of_operand / kStepRuns * (kWholeParts ? kKPanels : 1) +
+                            (copy < kKCopies ? first_panel(part) : 0);
           const int at = __shfl_sync(kFullMask, place, page_step * kStepRuns + run);
-          if (copy < kKCopies + kVCopies && run < step_runs)
+          if (copy < kCopies && run < step_runs)
             copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
                      copy < kKCopies && part == 0 ? k_map : v_map, at % kPageSize, panel, s.kv_head, at / kPageSize,
                      full + part * 8);
         }
       }
-      writer.at.next();
+      writer.next();
     }
   } while (next_segment(args, walk));
   writer.finish(args, ring);

@@ -3,10 +3,10 @@
 // of [kStepTokens][64 dims]. The producer walks the line by itself, so that the stream does not pause between segments.
 // ---
 // Where rows are gathered, several warps copy them to the same places. With kLatent V is the first panels of K. A stage
-// may have two parts, the panels of the first half of V and all others, each with barriers of its own. Both tensor maps
-// have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the tokens of a page, and
-// pages in place of requests. Tokens past the capacity arrive as zeros, those between context and capacity as whatever
-// memory holds.
+// may have two parts, each with barriers of its own: K and V, or with kLatent the panels of the first half of V and all
+// others. Both tensor maps have five dimensions: 64 dims, tokens, panels, KV heads and requests; of a paged cache the
+// tokens of a page, and pages in place of requests. Tokens past the capacity arrive as zeros, those between context and
+// capacity as whatever memory holds.
 
 static_assert(kKvBytes == 2, "the matrix unit reads K and V as they lie");
 constexpr int kKPanels = kHeadDim / 64;
@@ -18,12 +18,13 @@ constexpr int kStageColumns = kLatent ? kHeadDim : kHeadDim + kValueDim;
 constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kStageColumns);
 static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes), "a stage is made of panels");
 
-// The panel of K with which a part of a stage begins.
-LEAN_DEVICE constexpr int first_panel(int part) { return part == 0 ? 0 : part < kStageParts ? kVPanels / 2 : kKPanels; }
-LEAN_DEVICE constexpr int part_bytes(int part) {
-  return kStageParts == 1 ? kStageBytes : (first_panel(part + 1) - first_panel(part)) * kPanelBytes;
+// The panel of K with which a part of a stage begins. V, where K does not hold it, is in the last part.
+LEAN_DEVICE constexpr int first_panel(int part) {
+  return part == 0 ? 0 : part < kStageParts && kLatent ? kVPanels / 2 : kKPanels;
 }
-static_assert(kStageParts == 1 || (kLatent && kStageParts == 2), "the first part is the first half of V");
+LEAN_DEVICE constexpr int k_panels(int part) { return first_panel(part + 1) - first_panel(part); }
+LEAN_DEVICE constexpr int v_panels(int part) { return !kLatent && part + 1 == kStageParts ? kVPanels : 0; }
+LEAN_DEVICE constexpr int part_bytes(int part) { return (k_panels(part) + v_panels(part)) * kPanelBytes; }
 
 // Where rows are gathered, a part of a stage has arrived once the copies of all lanes have, and the word of each of
 // their warps about holes.
@@ -124,6 +125,15 @@ LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity) 
   u32 waited = 0;
   while (!is_complete(barrier, parity) && goes_on_waiting(args, waited)) continue;
 }
+// The same for two barriers at once.
+LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity, u32 other, u32 other_parity) {
+  const auto complete = [=] { return is_complete(barrier, parity) & is_complete(other, other_parity); };
+  if constexpr (kPdl) {
+    if (!complete()) wait_for_previous_kernel();
+  }
+  u32 waited = 0;
+  while (!complete() && goes_on_waiting(args, waited)) continue;
+}
 
 LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -189,16 +199,21 @@ LEAN_DEVICE void wait_for_tokens(const Segment& s, int token) {
 // The producer's side of the ring.
 struct RingWriter {
   RingPosition at;
-  u32 filled = 0;
+  u32 filled = 0;  // stages, up to all
 
   LEAN_DEVICE u32 stage(const KvRing& ring) const { return ring.stages + at.stage * kStageBytes; }
   // Waits until a part of the stage is free. Parts are claimed in their order. The wait for the part's last copy comes
   // first: readers that gave up may have freed the stage before that copy came, and a second arrival in one phase of
   // `full` is an error.
   LEAN_DEVICE void claim(const LeanDecodeArgs& args, const KvRing& ring, int part) {
-    if (filled < kStages) return void(filled += part + 1 == kStageParts);  // nobody has used it yet
+    if (filled < kStages) return;  // nobody has used it yet
     wait_ring(args, full_barriers(ring, at) + part * 8, at.parity ^ 1);
     wait_ring(args, empty_barriers(ring, at) + part * 8, at.parity ^ 1);
+  }
+  // Goes on to the next stage.
+  LEAN_DEVICE void next() {
+    at.next();
+    if (filled < kStages) filled++;
   }
   // Waits until all that was requested has arrived. A CTA must not end before. Its readers wait for the same copies,
   // unless lengths change under way; then they may be gone.
@@ -209,6 +224,15 @@ struct RingWriter {
         wait_ring(args, full_barriers(ring, at) + part * 8, at.parity ^ 1);
   }
 };
+
+// Whether the calling warp requests a part of a stage: where rows are split, each part has a producer warp of its own.
+LEAN_DEVICE bool produces_part(int part) { return kPartProducers == 1 || (int)threadIdx.x / 32 == kWarps + part; }
+
+// A barrier of the producer's warps, behind which the ring is initialised.
+LEAN_DEVICE void sync_producers() {
+  constexpr int kWarpsHere = kGathers ? kGatherWarps : kPartProducers;
+  if constexpr (kWarpsHere > 1) asm volatile("bar.sync 7, %0;" ::"n"(kWarpsHere * 32) : "memory");
+}
 
 // Waits until all of the stage at hand is free.
 LEAN_DEVICE void claim_all(const LeanDecodeArgs& args, const KvRing& ring, RingWriter& writer) {

@@ -28,11 +28,16 @@ struct Segment {
 struct Walk {
   LeanSplit split;
   u32 position, end;  // the tile position the walk is at, and the end of the range
-  u32 origin;         // where the segment's output tile begins: segment_cost empty positions, then its LeanTiles
+  u32 origin;         // where the segment's output tile begins: empty positions, then its LeanTiles
   Segment segment;
 };
 
 LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile_end == s.tiles; }
+
+// Tile positions of each of its LeanTiles.
+LEAN_DEVICE u32 tile_positions(const Segment& s) {
+  return kTilePositions == 1 ? 1 : positions_of_tile(s.query, s.row_block / kRowBlocksInStep);
+}
 
 LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
   return (const char*)args.q + 2 * row_offset(s.request, s.query, s.kv_head, row, args.q_stride_batch,
@@ -70,16 +75,22 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
 // batch-invariant kernel, one of them. False when there are none, which can only be at the end of the range.
 LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
+  const u32 of_tile = tile_positions(s), empty = empty_positions(args.segment_cost);
   const u32 begin = walk.position - walk.origin,
-            end = kBatchInvariant ? begin + 1 : min(begin + (walk.end - walk.position), args.segment_cost + s.tiles);
-  s.tile_begin = max(begin, args.segment_cost) - args.segment_cost;
-  s.tile_end = max(end, args.segment_cost) - args.segment_cost;
+            end = kBatchInvariant ? begin + 1 : min(begin + (walk.end - walk.position), empty + s.tiles * of_tile);
+  // A LeanTile is where its first position is.
+  const auto tiles_before = [=](u32 position) {
+    const u32 behind_empty = max(position, empty) - empty;
+    return kTilePositions == 1 ? behind_empty : (behind_empty + of_tile - 1) / of_tile;
+  };
+  s.tile_begin = tiles_before(begin);
+  s.tile_end = tiles_before(end);
   return s.tile_end != s.tile_begin;
 }
 
 // Takes this CTA's range of a line of `line` tile positions. False when it is empty.
 LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
-  walk.split = lean_split(line, ranges(), args.grid_reciprocal);
+  walk.split = lean_split(line, ranges(), args.grid_reciprocal, kTilePositions);
   walk.position = lean_range_begin(walk.split, own_range(), line);
   walk.end = lean_range_end(walk.split, own_range(), ranges(), line);
   if (kRowBlocksInStep > 1 && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
@@ -138,6 +149,8 @@ LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin)
   set_output(s, (int)output);
 }
 
+LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk);
+
 // Finds where this CTA's range begins. False when it is empty. A batch of up to 32 requests has one in each lane; of a
 // larger one see line/find_start.cuh, whose search this is.
 LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
@@ -179,7 +192,8 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   set_request(args, s, request, length);
   if constexpr (kRaggedQ) {
     find_output(args, walk, origin);
-    return set_segment_tiles(args, walk);
+    // The range may begin behind the first position of the output tile's last LeanTile.
+    return set_segment_tiles(args, walk) || (kTilePositions > 1 && next_segment(args, walk));
   }
   const u32 tile_positions = args.segment_cost + s.tiles,
             output = lean_quotient(walk.position - origin, tile_positions);  // which of the request's output tiles
@@ -195,7 +209,7 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
   if constexpr (kBatchInvariant) {
     if (s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
   }
-  walk.position = walk.origin = walk.origin + args.segment_cost + s.tiles;
+  walk.position = walk.origin = walk.origin + empty_positions(args.segment_cost) + s.tiles * tile_positions(s);
   if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
   // The line ends before the range does only if lengths have changed since the launch began.
   if constexpr (kRaggedQ) return next_output(args, s) && set_segment_tiles(args, walk);

@@ -13,6 +13,14 @@ constexpr bool kOutputsEndApart = kRaggedQ && kQueryMask == kCausal && kWindow =
 // Output tiles of a KV head, where requests have their own numbers of query tokens.
 LEAN_DEVICE u32 outputs_of(const QueryTokens& query) { return lean_row_blocks(query.count * kGroup, kRowsOfRange); }
 
+// Tile positions of a LeanTile of output tile `output` of a KV head, and the empty ones before its first LeanTile. They
+// stand for time: where an output tile has few rows, one of two warpgroups multiplies, and memory is the limit.
+LEAN_DEVICE u32 positions_of_tile(const QueryTokens& query, int output) {
+  return kTilePositions > 1 && query.count * kGroup - output * kRowsOfRange <= kRowsOfRange / 2 ? kLightTilePositions
+                                                                                                : kTilePositions;
+}
+LEAN_DEVICE u32 empty_positions(u32 segment_cost) { return segment_cost * kTilePositions; }
+
 // What of a request's context its query tokens read together. Arrays: the arguments of a kernel, or those of them that
 // a search has.
 template <class Arrays>
@@ -36,10 +44,14 @@ LEAN_DEVICE int end_of_output(int context_length, const QueryTokens& query, int 
 // Tile positions of the first `count` output tiles of a KV head. tiles: LeanTiles of what its request reads together.
 LEAN_DEVICE u32 positions_of_outputs(u32 segment_cost, int context_length, const QueryTokens& query, u32 tiles,
                                      u32 count) {
-  if constexpr (!kOutputsEndApart) return count * (segment_cost + tiles);
-  const u32 last = count > 0 && count == outputs_of(query) ? 1 : 0;  // it may have fewer rows than the others
-  return count * segment_cost + last * tiles +
-         lean_tiles_of_blocks(context_length - query.count, count - last, kRowsOfRange, kGroup, kTile);
+  if constexpr (!kOutputsEndApart && kTilePositions == 1) return count * (segment_cost + tiles);
+  const u32 last = count > 0 && count == outputs_of(query) ? 1 : 0,  // it may have fewer rows than the others
+      before = count - last,
+            tiles_before = kOutputsEndApart
+                               ? lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange, kGroup, kTile)
+                               : before * tiles;
+  return count * empty_positions(segment_cost) + tiles_before * kTilePositions +
+         last * tiles * positions_of_tile(query, (int)count - 1);
 }
 
 // Tile positions of each of the kOutputsOfKvHead output tiles of a KV head, or of all of them where requests differ.
@@ -53,7 +65,7 @@ LEAN_DEVICE u32 positions_of(const Arrays& args, int request, int context_length
 
 // Which output tile of a KV head holds tile position `at` of the KV head. tiles: as above.
 LEAN_DEVICE u32 output_at(u32 segment_cost, int context_length, const QueryTokens& query, u32 tiles, u32 at) {
-  if constexpr (!kOutputsEndApart) return lean_quotient(at, segment_cost + tiles);
+  if constexpr (!kOutputsEndApart) return lean_quotient(at, (segment_cost + tiles) * kTilePositions);
   u32 output = 0;
 #pragma unroll 1
   for (u32 end = outputs_of(query); end - output > 1;) {

@@ -10,7 +10,7 @@ LEAN_DEVICE void share_state(MergeBuffer& buffer, const State& state) {
   store_state(buffer, state);
 }
 template <class State>
-LEAN_DEVICE const Results& results_of(MergeBuffer& buffer, const State&) {
+LEAN_DEVICE const Results& results_of(MergeBuffer& buffer, const State&, bool) {
   sync_workers();
   return buffer;
 }

@@ -4,8 +4,8 @@ typedef Attention Results;
 struct MergeBuffer {};
 
 LEAN_DEVICE void share_state(MergeBuffer&, const Attention&) {}
-LEAN_DEVICE const Results& results_of(MergeBuffer&, const Attention& a) {
-  sync_workers();  // all are done with the fix-up before
+LEAN_DEVICE const Results& results_of(MergeBuffer&, const Attention& a, bool whole) {
+  if (!kRowsAreSplit || !whole) sync_workers();  // all are done with the fix-up before
   return a;
 }
 

@@ -22,12 +22,13 @@ LEAN_DEVICE u32 slot_of_range(u32 range, int row_block) {
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
   if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
-  const u32 first = walk.origin + args.segment_cost;  // tile position of the output tile's first LeanTile
+  const u32 first = walk.origin + empty_positions(args.segment_cost),  // of the output tile's first LeanTile
+      last_tile = first + (s.tiles - 1) * tile_positions(s);
   LeanSplit split = walk.split;
   asm volatile("" : "+r"(split.base), "+r"(split.pace));  // lest what was made of them be kept in registers
   // No CTA has what lies behind a line that has changed since it was split.
   const u32 begin = s.tile_begin == 0 ? own_range() : min(lean_owner(split, first), own_range()),
-            last = s.tile_end == s.tiles ? own_range() : min(lean_owner(split, first + s.tiles - 1), ranges() - 1);
+            last = s.tile_end == s.tiles ? own_range() : min(lean_owner(split, last_tile), ranges() - 1);
   return {slot_of_range(begin, s.row_block), last - begin + 1, own_range() - begin};
 }
 

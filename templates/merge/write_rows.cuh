@@ -5,11 +5,12 @@
 
 constexpr int kHeldRowBytes = kHeldTiles * 16;  // of a row, what a warp holds
 static_assert(kHeldTiles % 8 == 0, "pieces are swizzled in groups of eight");
-static_assert(kWarps * 16 * kHeldRowBytes <= (int)sizeof(Operands::q), "the warps have the place of q");
+static_assert(64 * kHeldRowBytes <= kHeldBytes, "the warps have the place of q");
 
 // Where this warp's rows lie in shared memory. Of row r, piece p lies at p ^ r % 8, which keeps banks apart.
 LEAN_DEVICE u32 held_rows() {
-  return lean_round_up((int)shared_address(dynamic_shared), kLeanAtomBytes) + threadIdx.x / 32 * 16 * kHeldRowBytes;
+  return lean_round_up((int)shared_address(dynamic_shared), kLeanAtomBytes) + threadIdx.x / 128 * kHeldBytes +
+         threadIdx.x / 32 % 4 * 16 * kHeldRowBytes;
 }
 
 // To be called by all workers, when no matrix instruction is under way.
@@ -37,13 +38,13 @@ LEAN_DEVICE void write_results(const LeanDecodeArgs& args, const Segment& s, con
                    piece[3]);
   }
   __syncwarp();
-#pragma unroll 2
-  for (int r = 0; r < 16; r++) {
+  constexpr int kPieces = kHeldRowBytes / 16;  // of a row
+#pragma unroll 4
+  for (int i = 0; i < kPieces / 2; i++) {
+    const int r = (i * 32 + lane) / kPieces, at = (i * 32 + lane) % kPieces;
     const Output output = output_of(args, s, column_at(first + r, dim / 4));
-    if (!output.valid) continue;
-#pragma unroll
-    for (int piece = lane; piece < kHeldRowBytes / 16; piece += 32)
-      *(uint4*)(output.o + piece * 16) = load_shared_16(rows + (u32)(r * kHeldRowBytes + (piece ^ r % 8) * 16));
+    if (output.valid)
+      *(uint4*)(output.o + at * 16) = load_shared_16(rows + (u32)(r * kHeldRowBytes + (at ^ r % 8) * 16));
   }
-  sync_workers();  // others write q there
+  sync_held();  // others write q there
 }

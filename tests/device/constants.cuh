@@ -2,11 +2,12 @@
 // that compile its modules for the host. These are a plain kernel's. A test declares those that its kernel has
 // otherwise in a namespace of its own, in front of the modules.
 constexpr int kHeadDim = 128, kValueDim = 128, kGroup = 1, kQLen = 1, kRowBlocks = 1, kRowBlocksInStep = 1;
+constexpr unsigned kTilePositions = 1, kLightTilePositions = 1;
 constexpr bool kLatent = false, kLse = false, kPdl = false;
 
 constexpr int kTile = 64, kStepTokens = 64, kWarps = 1, kProducerWarps = 0, kStages = 2, kStageParts = 1,
-              kStageReaders = 4;
-constexpr bool kHasRoles = false, kAllTakeSteps = false, kContiguous = false, kColumnsInBlocks = false;
+              kStageReaders = 4, kPartProducers = 1;
+constexpr bool kHasRoles = false, kRowsAreSplit = false, kAllTakeSteps = false, kContiguous = false, kColumnsInBlocks = false;
 constexpr int kStateColumns = 1;
 
 constexpr int kPageSize = 0, kPageRun = 1, kQueryMask = 0, kWindow = 0, kSinkTokens = 0, kStrideBytes = 2;

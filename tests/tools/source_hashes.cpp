@@ -155,7 +155,7 @@ void print_layout(const KernelSpec& s) {
                          l.has_large_partials,
                          l.holds_results,
                          l.writes_rows,
-                         l.trades_registers};
+                         l.consumer_registers > 0};
   for (const bool value : values) fmt::print(" {}", value ? 1 : 0);
   const int numbers[] = {
       value_dim(s),     cache_columns(s),  cache_token_bytes(s), l.page_run,        l.rows,

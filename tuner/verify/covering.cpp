@@ -125,7 +125,7 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {layout.strip_loads > 1, "strips of partials"},
       {layout.holds_results, "results are held"},
       {layout.writes_rows, "whole rows are written"},
-      {layout.trades_registers, "registers are traded"},
+      {layout.consumer_registers > 0, "registers are traded"},
   };
   for (const auto& [is, name] : kModules) {
     if (is) traits.single.push_back(fmt::format("{}, load path {}", name, to_string(spec.load)));

@@ -1,0 +1,76 @@
+// wgmma_prefill.cpp -- the family for many query rows: two warpgroups have 64 rows each, on the rows of wgmma, and both
+// take every step (templates/attend/wgmma_prefill.cuh).
+#include <fmt/format.h>
+
+#include "generator/families/shared.hpp"
+#include "generator/families/shared_layout.hpp"
+#include "generator/families/wgmma.hpp"
+#include "generator/kernel_source.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+namespace wgmma_prefill {
+
+constexpr DefaultDepth kDepths[] = {{8, 1, 3}, {8, 1, 2}};
+
+bool takes(const KernelSpec& spec) {
+  return spec.warps == 8 && !spec.features.latent && query_rows(spec.features, spec.group) > kMatrixRows;
+}
+
+Result<void> supports(const KernelSpec& spec) {
+  if (auto ok = supports_wgmma(spec); !ok) return ok;
+  if (value_dim(spec) > 256)
+    return unsupported_spec(fmt::format("{} columns of V and more than 64 query rows", value_dim(spec)),
+                            "a warpgroup's registers hold 256; choose 4 warps");
+  return {};
+}
+
+void lay_out(const KernelSpec& spec, KernelLayout& layout) {
+  lay_out_producer(spec, layout, /*buffers=*/true, /*warpgroup=*/true);
+  if (!layout.gathers_rows && !spec.features.append) layout.consumer_registers = 232, layout.producer_registers = 40;
+  layout.stage_parts = 2;
+  // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
+  if (spec.features.ragged_q && !spec.features.batch_invariant)
+    layout.tile_positions = 5, layout.light_tile_positions = 4;
+  layout.holds_results = true;
+  layout.writes_rows = writes_rows_whole(spec, layout, 1);
+  layout.shared_bytes =
+      lean_warpgroup_shared_bytes(0, spec.warps / 4, lean_row_operand_bytes(spec.head_dim), spec.stages,
+                                  lean_warpgroup_stage_bytes(layout.step_tokens, cache_columns(spec)));
+}
+
+void add_modules(KernelSource& source) {
+  add_producer(source, matrix_instruction(source, "wgmma_shared", source.layout.step_tokens, false) +
+                           matrix_instruction(source, "wgmma_registers", value_dim(source.spec), true));
+  source.add({"attend/query_rows.cuh", "attend/row_scores.cuh"});
+  if (source.layout.writes_rows) source.add({"attend/store_matrices.cuh"});
+  source.add({"attend/wgmma_prefill.cuh"});
+}
+
+}  // namespace wgmma_prefill
+}  // namespace
+
+constinit const KernelFamily kWgmmaPrefill{
+    .name = "wgmma_prefill",
+    .description =
+        "a producer fills one ring; two warpgroups with 64 query rows each, whose products overlap the softmax",
+    .loads = kTensorLoads,
+    .takes = wgmma_prefill::takes,
+    .supports = wgmma_prefill::supports,
+    .fits = fits_wgmma,
+    .most_rows = [](const KernelSpec&) { return 2 * kMatrixRows; },
+    .lay_out = wgmma_prefill::lay_out,
+    .query_rows_lead = true,
+    .exchange_order = 1,
+    .add_modules = wgmma_prefill::add_modules,
+    .add_constants = add_constants_of_warpgroups,
+    .result_columns = "merge/row_columns.cuh",
+    .entry = "decode_wgmma.cuh",
+    .default_depths = [](const KernelSpec&) -> std::span<const DefaultDepth> { return wgmma_prefill::kDepths; },
+    .typical_registers = [](const KernelSpec&, const KernelLayout&) { return 168; },
+    .least_registers = [](const KernelSpec&, const KernelLayout&) { return 0; },
+};
+
+}  // namespace v1
+}  // namespace leanattn

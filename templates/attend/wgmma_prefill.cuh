@@ -1,0 +1,278 @@
+// attend/wgmma_prefill.cuh -- the steps of a segment with many query rows, where the matrix unit is the limit: S = Q
+// K^T, online softmax, O += P V. Each warpgroup holds 64 query rows, on the matrix rows, and all take every step.
+// Tokens, then dims, sit on the columns. So each warp owns 16 rows, the softmax needs no other warp, and P stays in
+// registers.
+//
+// A warpgroup issues S of a step and behind it O += P V of the step before, so that the matrix unit works on the latter
+// during the softmax (FlashAttention-3, section 3), and for the other warpgroup meanwhile. Warpgroups meet only where
+// an output tile is shared with other CTAs. A stage has two parts, K and V, which become full and empty one by one.
+
+constexpr int kStates = 1;  // softmax states of a CTA for each row
+constexpr bool kHoldsResults = true;
+static_assert(kRows <= 64 * kWarpgroups && kStageParts == 2, "a warpgroup holds 64 rows, and takes K before V");
+
+// Of 16 dims, position 4 c + i of O is dim 2c + i, and position 4 c + 2 + i is dim 8 + 2c + i, as lanes hold them.
+constexpr int kSecondPair = 8;
+LEAN_DEVICE int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }
+
+// What a warpgroup has in shared memory beside the ring.
+struct alignas(kLeanAtomBytes) Operands {
+  unsigned char q[kKPanels][64 * 128];  // [row][64 dims], 128-byte swizzled
+};
+static_assert(sizeof(Operands) == lean_row_operand_bytes(kHeadDim), "host and device must agree on the operands");
+
+// Where results wait to be written, in place of q: the bytes of a warpgroup, and a barrier of those that share them.
+constexpr int kHeldBytes = sizeof(Operands);
+LEAN_DEVICE void sync_held() { sync_warpgroup(threadIdx.x / 128); }
+
+// The first row that the calling warpgroup holds.
+LEAN_DEVICE int first_row() { return (int)threadIdx.x / 128 * 64; }
+
+// Whether any of the warpgroup's rows exists.
+LEAN_DEVICE bool has_rows(const Segment& s, int warpgroup) {
+  return s.row_block * kRows + warpgroup * 64 < s.query.count * kGroup;
+}
+
+struct Query {};
+// Asks L2 for the warpgroup's rows of q.
+LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, Query&) {
+  constexpr int kLines = kHeadDim / 64;  // of a row
+#pragma unroll
+  for (int i = threadIdx.x % 128; i < 64 * kLines; i += 128) {
+    const Row row = row_of(s.query, s.row_block, first_row() + i / kLines);
+    if (row.valid)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(query_row(args, s, row) + i % kLines * 128) : "memory");
+  }
+}
+
+// Loads the warpgroup's rows of q to shared memory.
+LEAN_DEVICE void store_query(const LeanDecodeArgs& args, const Segment& s, Operands& shared, const Query&) {
+  load_query_rows(args, s, first_row(), (int)threadIdx.x / 128, shared.q);
+}
+
+// The softmax state of rows g and g + 8 of the warp's 16. max: what scores are measured from, in raw score units.
+struct Attention {
+  float max[2];
+  float sum[2];                 // of this lane's tokens only, until reduce_sums
+  float out[kValueDim / 8][4];  // (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims
+};
+
+LEAN_DEVICE void clear(Attention& a) {
+  a.max[0] = a.max[1] = kNegInf;
+  a.sum[0] = a.sum[1] = 0.0f;
+#pragma unroll
+  for (int d = 0; d < kValueDim / 8; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
+}
+
+// Warpgroups take turns at issuing, the first one first, in all output tiles where both have rows: then one of them
+// makes its weights while the matrix unit works for the other one. A turn begins when the other one's has ended.
+LEAN_DEVICE void begin_turn(int warpgroup) { asm volatile("bar.sync %0, 256;" ::"r"(warpgroup + 5) : "memory"); }
+LEAN_DEVICE void end_turn(int warpgroup) { asm volatile("bar.arrive %0, 256;" ::"r"((warpgroup ^ 1) + 5) : "memory"); }
+static_assert(kWarpgroups == 2, "turns alternate");
+
+// Issues S = Q K^T of the step at `at`, as one group of instructions.
+LEAN_DEVICE void issue_scores(const KvRing& ring, const RingPosition& at, u32 q, float (&score)[kStepTokens / 8][4]) {
+  const u64 rows = matrix_descriptor<0, 1024, true>(q),
+            tokens = matrix_descriptor<0, 1024, true>(ring.stages + at.stage * kStageBytes);
+  wgmma_begin();
+#pragma unroll
+  for (int k = 0; k < kHeadDim / 16; k++)  // 16 dims are 32 bytes of a panel's rows
+    wgmma_shared<0, 0>(score, operand_behind(rows, k / 4 * 64 * 128 + k % 4 * 32),
+                       operand_behind(tokens, k / 4 * kPanelBytes + k % 4 * 32), k > 0);
+  wgmma_commit();
+}
+
+// Issues O += P V of the step at `at`, as one group of instructions.
+LEAN_DEVICE void issue_values(const KvRing& ring, const RingPosition& at, const u32 (&weight)[kStepTokens / 16][4],
+                              Attention& a) {
+  const u64 values = matrix_descriptor<kPanelBytes, 1024, true>(ring.stages + at.stage * kStageBytes + kVOffset);
+  pin(a.out);
+  wgmma_begin();
+#pragma unroll
+  for (int k = 0; k < kStepTokens / 16; k++)  // 16 tokens are two atoms of eight rows of V
+    wgmma_registers<1>(a.out, weight[k], operand_behind(values, k * 2048), true);
+  wgmma_commit();
+}
+
+// Makes zeros of those rows of V of a step, which has come, that are not there: weights of 0 would not make 0 of a NaN.
+LEAN_DEVICE void finish_values(const Step& step, const Holes& holes, const KvRing& ring, const RingPosition& at,
+                               int warpgroup) {
+  const u32 values = ring.stages + at.stage * kStageBytes + kVOffset;
+  if constexpr (kGathers) return fence_async_proxy();  // such rows arrive as zeros
+  const bool has_holes = kSelectionBlock > 0 && any_hole(holes);
+  if (step.count == kStepTokens && !has_holes) return;
+  if (step.count < kStepTokens) zero_v_rows(values, step.count);
+  if (has_holes) zero_v_holes(values, holes);
+  fence_async_proxy();
+  sync_warpgroup(warpgroup);
+}
+
+// Weights may be up to 2^kSlack: scores are measured from the maximum of some steps ago as long as they rise no further
+// than that above it. So O is hardly ever rescaled, and the lanes of a row need not tell each other their maxima.
+constexpr float kSlack = 8.0f;
+
+// Sets what scores are measured from, and turns scores into weights. factor: what O of the steps before is worth, where
+// it changed. Returns whether it did for any row of the warp. Several chains of dependent instructions go side by side:
+// this is what the warpgroup does while the matrix unit works for the other one, and it must not take longer.
+LEAN_DEVICE bool soften(const LeanDecodeArgs& args, float (&score)[kStepTokens / 8][4], Attention& a,
+                        float (&factor)[2]) {
+  constexpr int kTiles = kStepTokens / 8;
+  float m[4], sum[4] = {};  // of each half, the even and the odd tokens
+#pragma unroll
+  for (int i = 0; i < 4; i++) m[i] = score[0][i];
+#pragma unroll
+  for (int tile = 1; tile < kTiles; tile++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) m[i] = fmaxf(m[i], score[tile][i]);
+#pragma unroll
+  for (int half = 0; half < 2; half++) m[half] = fmaxf(m[2 * half], m[2 * half + 1]);
+  const bool rises = __any_sync(
+      kFullMask, (m[0] - a.max[0]) * args.scale_log2 > kSlack || (m[1] - a.max[1]) * args.scale_log2 > kSlack);
+  if (rises) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      m[half] = fmaxf(m[half], a.max[half]);
+#pragma unroll
+      for (int distance = 1; distance < 4; distance *= 2)
+        m[half] = fmaxf(m[half], __shfl_xor_sync(kFullMask, m[half], distance));
+      factor[half] = exp2_approx((a.max[half] - reference_of(m[half])) * args.scale_log2);
+      a.max[half] = m[half];
+      a.sum[half] *= factor[half];
+    }
+  }
+  const float base[2] = {-reference_of(a.max[0]) * args.scale_log2, -reference_of(a.max[1]) * args.scale_log2};
+#pragma unroll
+  for (int tile = 0; tile < kTiles; tile++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      score[tile][i] = exp2_approx(fmaf(score[tile][i], args.scale_log2, base[i / 2]));
+      sum[i] += score[tile][i];
+    }
+#pragma unroll
+  for (int half = 0; half < 2; half++) a.sum[half] += sum[2 * half] + sum[2 * half + 1];
+  return rises;
+}
+
+LEAN_DEVICE void pack_weights(const float (&score)[kStepTokens / 8][4], u32 (&weight)[kStepTokens / 16][4]) {
+#pragma unroll
+  for (int tile = 0; tile < kStepTokens / 8; tile++)
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+      weight[tile / 2][tile % 2 * 2 + half] = Operand::pack(score[tile][2 * half], score[tile][2 * half + 1]);
+}
+
+LEAN_DEVICE void rescale(Attention& a, const float (&factor)[2]) {
+#pragma unroll
+  for (int d = 0; d < kValueDim / 8; d++) {
+    a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
+    a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
+  }
+}
+
+struct StepOrder {
+  RingPosition at;     // of the next step
+  bool begun = false;  // whether warpgroups have taken turns
+#if defined(LEAN_APPENDS_TO_STAGE)
+  NewChunk fresh = {};  // of the segment's new rows, what this thread has from the start on
+#endif
+};
+
+// Attends to a segment.
+LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, KvRing ring, StepOrder& order,
+                                Operands& shared, Attention& a, int warpgroup) {
+  u32 q = shared_address(shared.q);
+  asm volatile("" : "+r"(ring.stages), "+r"(ring.full), "+r"(ring.empty), "+r"(q));  // lest every step work them out
+  RingPosition& at = order.at;
+  const bool signals = threadIdx.x % 32 == 0;
+  const int end = end_read(s);
+  int read = first_read(s);
+  if (!has_rows(s, warpgroup)) {  // the warpgroup only says that it has read
+#pragma unroll 1
+    for (; read < end; read += kStepTokens, at.next())
+#pragma unroll
+      for (int part = 0; part < kStageParts; part++) {
+        wait_ring(args, full_barriers(ring, at) + part * 8, at.parity);
+        if (signals) arrive(empty_barriers(ring, at) + part * 8);
+      }
+    return;
+  }
+  if (read >= end) return;
+  const bool in_turn = has_rows(s, 1);
+  if (in_turn && !order.begun) {
+    if (warpgroup == 1) end_turn(warpgroup);
+    order.begun = true;
+  }
+  // The query tokens of the warpgroup's rows.
+  const int row = s.row_block * kRows + warpgroup * 64, first_token = row / kGroup,
+            last_token = min((row + 63) / kGroup, s.query.count - 1);
+  float score[kStepTokens / 8][4], factor[2];
+  u32 weight[kStepTokens / 16][4];
+  Step step, before;  // whose scores are made, and the one before it, whose values are added
+  Holes holes, before_holes;
+  RingPosition before_at;
+  bool masked;
+  const auto next_step = [&] {
+    step = step_at(s, read);
+#if defined(LEAN_APPENDS_TO_STAGE)
+    append_to_stage(args, s, step, ring, at, order.fresh, warpgroup);
+#endif
+  };
+  const auto look_at_masks = [&] {  // while the matrix unit works
+    holes = step_holes(args, s, step, ring.stages + at.stage * kStageBytes);
+    masked = any_hole(holes) || has_masked(s, step, first_token, last_token);
+  };
+  const auto finish = [&] {  // the scores, which are there
+    pin(score);
+    if (signals) arrive(empty_barriers(ring, at));
+    finish_scores(args, s, step, holes, masked, first_row(), score);
+  };
+  next_step();
+  wait_ring(args, full_barriers(ring, at), at.parity);
+  if constexpr (kGathers) fence_async_proxy();
+  if (in_turn) begin_turn(warpgroup);
+  issue_scores(ring, at, q, score);
+  if (in_turn) end_turn(warpgroup);
+  look_at_masks();
+  wgmma_wait<0>();
+  finish();
+  soften(args, score, a, factor);
+  pack_weights(score, weight);
+#pragma unroll 1
+  for (read += kStepTokens; read < end; read += kStepTokens) {
+    before = step, before_holes = holes, before_at = at;
+    at.next();
+    next_step();
+    wait_ring(args, full_barriers(ring, at), at.parity, full_barriers(ring, before_at) + 8, before_at.parity);
+    if constexpr (kGathers) fence_async_proxy();
+    finish_values(before, before_holes, ring, before_at, warpgroup);
+    if (in_turn) begin_turn(warpgroup);
+    issue_scores(ring, at, q, score);
+    issue_values(ring, before_at, weight, a);
+    if (in_turn) end_turn(warpgroup);
+    look_at_masks();
+    wgmma_wait<1>();
+    finish();
+    const bool rises = soften(args, score, a, factor);
+    pin(score);
+    // ptxas moves a wait to the front of its basic block. This one must come behind the softmax, so there are two.
+    if (rises) {
+      wgmma_wait<0>();
+      pin(a.out);
+      rescale(a, factor);
+    }
+    wgmma_wait<0>();
+    pin(a.out);
+    if (signals) arrive(empty_barriers(ring, before_at) + 8);
+    pack_weights(score, weight);
+  }
+  wait_ring(args, full_barriers(ring, at) + 8, at.parity);
+  finish_values(step, holes, ring, at, warpgroup);
+  issue_values(ring, at, weight, a);
+  wgmma_wait<0>();
+  pin(a.out);
+  if (signals) arrive(empty_barriers(ring, at) + 8);
+  at.next();
+}
+
+// Adds up the lanes' shares of the row sums.
+LEAN_DEVICE void reduce_sums(Attention& a, Operands&, int) { add_lanes(a.sum); }
