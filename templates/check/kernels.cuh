@@ -20,11 +20,10 @@ __device__ __forceinline__ unsigned short check_query_bits(const CheckFeatures& 
 
 // grid.x strides over (request, query token, query head) rows.
 extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_q(LeanDecodeArgs args, CheckFeatures check) {
-  const long long rows = (long long)args.batch * check.q_len * check.q_heads;
+  const long long rows = check_all_query_tokens(args, check) * check.q_heads;
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
-    const int head = (int)(row % check.q_heads), t = (int)(row / check.q_heads % check.q_len);
-    const int request = (int)(row / check.q_heads / check.q_len);
-    if (t >= check_query_tokens(args, check, request)) continue;
+    const int head = (int)(row % check.q_heads);
+    const auto [request, t] = check_query_token_at(args, check, row / check.q_heads);
     const long long position = check_position(args, check, request, t);
     unsigned short* q = (unsigned short*)check_q_row(args, check, request, t, head);
     for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
@@ -124,12 +123,12 @@ enum CheckNewStep { kCheckPlantNew = 0, kCheckSpoilCached = 1, kCheckCountWrong 
 // (request, query token, KV head).
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
     check_new_rows(LeanDecodeArgs args, CheckFeatures check, int step, unsigned long long* wrong) {
-  const long long rows = (long long)args.batch * check.q_len * args.kv_heads;
+  const long long rows = check_all_query_tokens(args, check) * args.kv_heads;
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
-    const int head = (int)(row % args.kv_heads), t = (int)(row / args.kv_heads % check.q_len);
-    const int request = (int)(row / args.kv_heads / check.q_len);
+    const int head = (int)(row % args.kv_heads);
+    const auto [request, t] = check_query_token_at(args, check, row / args.kv_heads);
     const long long position = check_position(args, check, request, t);
-    if (t >= check_query_tokens(args, check, request) || position < 0) continue;
+    if (position < 0) continue;
     // Nothing is written into a hole, or where another rank has the token. What is planted is what would be.
     const long long token = check_token_at(args, check, request, position);
     if (step != kCheckPlantNew && (token < 0 || check_in_hole(args, check, request, token))) continue;
@@ -407,7 +406,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   CheckRow<T> result;
   result.o = 0;
   result.lse = check.sink_logits ? (T)args.sink_logits[head] : -infinity;
-  if ((context == 0 && !check.second_cache) || t >= query_tokens) return result;
+  if (context == 0 && !check.second_cache) return result;
 
   const unsigned short* q = check_q_row(args, check, request, t, head);
   for (int column = threadIdx.x; column < check.head_dim; column += kCheckThreads) {
@@ -503,16 +502,16 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   return result;
 }
 
-// The row of [batch, q_len, q_heads] that this CTA takes.
+// The row of [query tokens, q_heads] that this CTA takes.
 template <class T>
 __device__ __forceinline__ CheckRow<T> check_attend_row(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                         long long row, T* weights) {
-  const int head = (int)(row % check.q_heads), t = (int)(row / check.q_heads % check.q_len);
-  return check_attend<T>(args, check, (int)(row / check.q_heads / check.q_len), t, head, weights);
+  const auto [request, t] = check_query_token_at(args, check, row / check.q_heads);
+  return check_attend<T>(args, check, request, t, (int)(row % check.q_heads), weights);
 }
 
-// grid.x = rows. weights: [rows, longest]; o: [batch, q_len, q_heads, v_head_dim]; lse: [batch, q_len, q_heads],
-// natural log. Rows past a request's query tokens get what an empty context gives.
+// grid.x = rows. weights: [rows, longest]; o: [query tokens, q_heads, v_head_dim]; lse: [query tokens, q_heads],
+// natural log.
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
     check_oracle(LeanDecodeArgs args, CheckFeatures check, long long first_row, long long longest, double* weights,
                  double* o, double* lse) {
@@ -522,7 +521,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   if (threadIdx.x == 0) lse[row] = result.lse;
 }
 
-// As check_oracle, but o are the bits of the format: [batch, q_len, q_heads, v_head_dim].
+// As check_oracle, but o are the bits of the format: [query tokens, q_heads, v_head_dim].
 extern "C" __global__ void __launch_bounds__(kCheckThreads)
     check_plain(LeanDecodeArgs args, CheckFeatures check, long long first_row, long long longest, float* weights,
                 unsigned short* o) {

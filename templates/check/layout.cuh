@@ -34,6 +34,31 @@ __device__ __forceinline__ int check_query_tokens(const LeanDecodeArgs& args, co
   return count < 0 ? 0 : count > check.q_len ? check.q_len : count;
 }
 
+// The query tokens of all requests. Those of ragged ones follow each other, so that none is counted that is not there.
+__device__ __forceinline__ long long check_all_query_tokens(const LeanDecodeArgs& args, const CheckFeatures& check) {
+  return check.ragged_q ? args.query_tokens : (long long)args.batch * check.q_len;
+}
+
+// One of them: query token t of a request.
+struct CheckQueryToken {
+  int request, t;
+};
+__device__ __forceinline__ CheckQueryToken check_query_token_at(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                                long long token) {
+  CheckQueryToken found = {(int)(token / check.q_len), (int)(token % check.q_len)};
+  if (!check.ragged_q) return found;
+  int behind = args.batch;  // the request is in [found.request, behind)
+  for (found.request = 0; behind - found.request > 1;) {
+    const int middle = (found.request + behind) / 2;
+    if (args.q_offsets[middle] <= token)
+      found.request = middle;
+    else
+      behind = middle;
+  }
+  found.t = (int)(token - args.q_offsets[found.request]);
+  return found;
+}
+
 // Which of all query tokens a request's query token is.
 __device__ __forceinline__ long long check_query_token(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                        int request, int t) {

@@ -40,7 +40,8 @@ Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kerne
   for (std::size_t request = 0; request < context_lengths.size(); ++request) {
     int count = features.q_len;
     if (features.ragged_q) {
-      count = options.query_tokens.empty() ? data_query_tokens(options.seed, static_cast<int>(request), features.q_len)
+      count = options.query_tokens.empty()
+                  ? data_query_tokens(options.seed, features, static_cast<int>(request), context_lengths[request])
               : request < options.query_tokens.size() ? options.query_tokens[request]
                                                       : -1;
     }

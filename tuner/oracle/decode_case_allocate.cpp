@@ -118,6 +118,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   check_.rank = options_.part.rank, check_.ranks = options_.part.ranks, check_.interleave = options_.part.interleave;
   first_query_tokens_.assign(1, 0);
   for (const int count : query_tokens_) first_query_tokens_.push_back(first_query_tokens_.back() + count);
+  args_.query_tokens = first_query_tokens_.back();
 
   args_.q_stride_head = head_dim + pad(1);
   args_.q_stride_token = q_heads * args_.q_stride_head + (features.q_len > 1 ? pad(2) : 0);
@@ -144,7 +145,6 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   args_.q = q_.at(offset * 2);
   args_.o = o_.at(offset * 2);
   args_.lse = lse_.as<float>();
-  args_.query_tokens = first_query_tokens_.back();
   // Arrays of lengths may begin at any multiple of four bytes.
   args_.context_lengths = lengths_device_.as<int>() + (options_.padded ? batch() % 3 + 1 : 0);
   if (options_.part.ranks > 1) {

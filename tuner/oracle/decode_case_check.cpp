@@ -27,13 +27,13 @@ std::int64_t count_not_poison(const std::uint8_t* begin, const std::uint8_t* end
 
 Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   if (reference_) return reference_.get();
-  const std::int64_t q_len = check_.q_len, q_heads = problem_.q_heads, columns = check_.v_head_dim;
-  const std::int64_t rows = batch() * q_len * q_heads;
+  const std::int64_t columns = check_.v_head_dim, rows = std::int64_t{first_query_tokens_.back()} * problem_.q_heads;
   const std::int64_t elements = rows * columns;
   std::int64_t longest = 1;
   for (int request = 0; request < batch(); ++request)
     longest = std::max<std::int64_t>(longest, clamped_length(request) + check_.selection_block + args_.second_capacity);
-  const std::int64_t rows_at_once = std::clamp<std::int64_t>(kOracleScratchBytes / (longest * 8), 1, rows);
+  const std::int64_t rows_at_once =
+      std::clamp<std::int64_t>(kOracleScratchBytes / (longest * 8), 1, std::max<std::int64_t>(rows, 1));
 
   // One device allocation holds the weights, then o, lse and the plain implementation's o.
   const std::int64_t weight_bytes = round_up(rows_at_once * longest * 8, 256);
@@ -56,18 +56,6 @@ Result<const Reference*> DecodeCase::reference(CUstream_st* stream) {
   LEANATTN_TRY(copy_to_host_async(host_lse.data(), lse, lse_bytes, stream));
   LEANATTN_TRY(copy_to_host_async(host_plain.data(), plain, plain_bytes, stream));
   LEANATTN_TRY(wait_for(stream));
-  // The device's rows are [batch, q_len, q_heads]. Of a ragged batch, only rows of existing query tokens are kept.
-  const auto keep = [&](auto& values, std::int64_t of_row) {
-    auto to = values.begin();
-    for (std::int64_t request = 0; request < batch(); ++request) {
-      const auto from = values.begin() + request * q_len * q_heads * of_row;
-      to = std::copy_n(from, query_tokens_[static_cast<std::size_t>(request)] * q_heads * of_row, to);
-    }
-    values.erase(to, values.end());
-  };
-  keep(host_o, columns);
-  keep(host_lse, 1);
-  keep(host_plain, columns);
   const auto is_nan = [](double value) { return std::isnan(value); };
   if (std::any_of(host_o.begin(), host_o.end(), is_nan) || std::any_of(host_lse.begin(), host_lse.end(), is_nan))
     return fail(ErrorCode::internal, "the oracle read data that no kernel may read");

@@ -16,8 +16,8 @@ enum Step { kTake = 0, kSpoil = 1, kPutBack = 2 };  // the values of chain_rows'
 constexpr unsigned kConsumerThreads = 128;
 constexpr std::int64_t kMostBlocks = 64;  // so few that the kernel behind it finds free SMs
 
-// The rows are those of the query tokens, which are the last tokens of their contexts: first q's [batch, q_len,
-// q_heads], then k's and v's [batch, q_len, kv_heads]. `kept` holds them densely.
+// The rows are those of the query tokens, which are the last tokens of their contexts: first q's [query tokens,
+// q_heads], then k's and v's [query tokens, kv_heads]. `kept` holds them densely.
 constexpr const char* kSource = R"cuda(
 extern "C" __global__ void __launch_bounds__(128)
     chain_rows(LeanDecodeArgs args, CheckFeatures check, uint4* kept, int step, unsigned delay_ns) {
@@ -31,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(128)
       asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     } while (now - begin < delay_ns);
   }
-  const long long tokens = (long long)args.batch * check.q_len;
+  const long long tokens = check_all_query_tokens(args, check);
   const long long q_rows = tokens * check.q_heads, kv_rows = tokens * args.kv_heads;
   const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
   const int widest = max(check.head_dim, check.v_head_dim) / 8;   // chunks of 16 bytes
@@ -39,11 +39,11 @@ extern "C" __global__ void __launch_bounds__(128)
     const bool is_q = row < q_rows, is_k = row < q_rows + kv_rows;
     const int heads = is_q ? check.q_heads : args.kv_heads;
     const long long of_tensor = is_q ? row : (row - q_rows) % kv_rows;
-    const int head = (int)(of_tensor % heads), t = (int)(of_tensor / heads % check.q_len);
-    const int request = (int)(of_tensor / heads / check.q_len);
+    const int head = (int)(of_tensor % heads);
+    const auto [request, t] = check_query_token_at(args, check, of_tensor / heads);
     const int query_tokens = check_query_tokens(args, check, request);
     const int token = check_context(args, check, request) - query_tokens + t;
-    if (t >= query_tokens || (!is_q && token < 0)) continue;   // This row does not exist.
+    if (!is_q && token < 0) continue;   // This row does not exist.
     if (!is_q && check.append == 0 && check_in_hole(args, check, request, token)) continue;   // Nor does this one.
     char* address;
     int chunks = check.head_dim / 8;
@@ -113,11 +113,12 @@ Result<void> DependentChain::produce(CUstream_st* stream, unsigned delay_ns) con
 }
 
 std::int64_t DependentChain::rows() const {
-  return std::int64_t{args_.batch} * check_.q_len * (check_.q_heads + 2 * args_.kv_heads);
+  return all_query_tokens(args_, check_) * (check_.q_heads + 2 * args_.kv_heads);
 }
 
 Result<void> DependentChain::launch(int step, unsigned delay_ns, CUstream_st* stream) const {
-  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::min(rows(), kMostBlocks)), .threads = kConsumerThreads};
+  const LaunchDims dims{.grid_x = static_cast<unsigned>(std::clamp<std::int64_t>(rows(), 1, kMostBlocks)),
+                        .threads = kConsumerThreads};
   return launch_with(kernel_, dims, stream, args_, check_, rows_.data(), step, delay_ns);
 }
 

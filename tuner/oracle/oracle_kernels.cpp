@@ -135,9 +135,13 @@ Result<std::shared_ptr<const OracleKernels>> OracleKernels::in_current_context()
   return load(arch_, cubins_, score_);
 }
 
+std::int64_t all_query_tokens(const LeanDecodeArgs& args, const CheckFeatures& check) {
+  return check.ragged_q != 0 ? args.query_tokens : std::int64_t{args.batch} * check.q_len;
+}
+
 Result<void> OracleKernels::fill_q(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const {
-  const std::int64_t rows = std::int64_t{args.batch} * check.q_len * check.q_heads;
-  return launch_with(fill_q_, dims(std::min<std::int64_t>(rows, 65536)), stream, args, check);
+  const std::int64_t rows = all_query_tokens(args, check) * check.q_heads;
+  return launch_with(fill_q_, dims(std::clamp<std::int64_t>(rows, 1, 65536)), stream, args, check);
 }
 
 Result<void> OracleKernels::fill_table(const LeanDecodeArgs& args, const CheckFeatures& check, const int* pages,
@@ -162,9 +166,9 @@ Result<void> OracleKernels::fill_rope(const CheckFeatures& check, std::int64_t p
 
 Result<void> OracleKernels::new_rows(NewRowsStep step, const LeanDecodeArgs& args, const CheckFeatures& check,
                                      std::uint64_t* wrong, CUstream_st* stream) const {
-  const std::int64_t rows = std::int64_t{args.batch} * check.q_len * args.kv_heads;
-  return launch_with(new_rows_, dims(std::min<std::int64_t>(rows, 65536)), stream, args, check, static_cast<int>(step),
-                     wrong);
+  const std::int64_t rows = all_query_tokens(args, check) * args.kv_heads;
+  return launch_with(new_rows_, dims(std::clamp<std::int64_t>(rows, 1, 65536)), stream, args, check,
+                     static_cast<int>(step), wrong);
 }
 
 Result<void> OracleKernels::fill_kv(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const {

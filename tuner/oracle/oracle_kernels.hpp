@@ -32,6 +32,9 @@ void append_template(std::string& source, std::string_view name);
 /// The kernels' second argument for a problem and its data. `scale` is the softmax scale.
 CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::uint64_t seed, double scale);
 
+/// The query tokens of all requests that these arguments have.
+std::int64_t all_query_tokens(const LeanDecodeArgs& args, const CheckFeatures& check);
+
 /// What new_rows() does with the K and V of query tokens in a problem with append. The values are those that
 /// check/kernels.cuh uses.
 enum class NewRowsStep : int {
@@ -77,14 +80,14 @@ class OracleKernels {
                         CUstream_st* stream) const;
 
   /// Computes the oracle in FP64, with one CTA for each (request, query token, query head) row from first_row to
-  /// first_row + rows. weights: double [rows, longest], scratch. o: double [batch, q_len, q_heads, v_head_dim]. lse:
-  /// double [batch, q_len, q_heads].
+  /// first_row + rows. weights: double [rows, longest], scratch. o: double [query tokens, q_heads, v_head_dim]. lse:
+  /// double [query tokens, q_heads].
   Result<void> oracle(const LeanDecodeArgs& args, const CheckFeatures& check, std::int64_t first_row, std::int64_t rows,
                       std::int64_t longest, double* weights, double* o, double* lse, CUstream_st* stream) const;
 
   /// Computes the plain implementation, whose errors are the yardstick: scores, softmax and sums in fp32, weights
   /// rounded to the dtype (to fp16 with a one-byte cache), output rounded. One CTA for each row. weights: float [rows,
-  /// longest], scratch. o: dense bits [batch, q_len, q_heads, v_head_dim].
+  /// longest], scratch. o: dense bits [query tokens, q_heads, v_head_dim].
   Result<void> plain(const LeanDecodeArgs& args, const CheckFeatures& check, std::int64_t first_row, std::int64_t rows,
                      std::int64_t longest, float* weights, std::uint16_t* o, CUstream_st* stream) const;
 

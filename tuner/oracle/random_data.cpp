@@ -110,9 +110,12 @@ bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_
   return check_is_hole(seed, request, entry, hole_every);
 }
 
-int data_query_tokens(std::uint64_t seed, int request, int q_len) {
+int data_query_tokens(std::uint64_t seed, const Features& features, int request, int context_length) {
+  constexpr int kChunkEvery = 8, kMostOfChunk = 512;
   const std::uint64_t draw = check_hash(check_mix(seed + 19), static_cast<unsigned>(request));
-  return static_cast<int>((draw >> 32) % static_cast<unsigned>(q_len + 1));
+  if (!has_prefill(features)) return static_cast<int>((draw >> 32) % static_cast<unsigned>(features.q_len + 1));
+  if (draw % kChunkEvery != 0) return 1;
+  return 1 + static_cast<int>((draw >> 32) % static_cast<unsigned>(std::clamp(context_length, 1, kMostOfChunk)));
 }
 
 std::vector<int> data_selection(std::uint64_t seed, const Features& features, const DataSelection& selection,

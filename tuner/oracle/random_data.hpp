@@ -67,8 +67,9 @@ float data_sink_logit(std::uint64_t seed, int head);
 std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token);
 /// Whether an entry of a request's part of the page table is a hole, where one of `hole_every` is (0: none).
 bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_every);
-/// The number of query tokens of a request in a ragged batch, 0 to q_len.
-int data_query_tokens(std::uint64_t seed, int request, int q_len);
+/// The number of query tokens of a request in a ragged batch, 0 to q_len. Where requests may bring prefill, one in
+/// eight has a chunk of up to 512 tokens, but not of more than its context, and the others have one token.
+int data_query_tokens(std::uint64_t seed, const Features& features, int request, int context_length);
 
 /// What query token `t` of a request has selected through a KV head, in the order of its list: blocks, and -1 for
 /// holes.

@@ -42,9 +42,9 @@ std::string queries_of(const Features& f) {
 /// About how long checking a kernel takes, in a unit of its own: the oracle takes longest, row by row, and with ranks
 /// for each of them again. Compiling takes as long as some rows.
 std::size_t price_of(const KernelSpec& spec) {
-  constexpr int kRowsOfCompiling = 128;
-  return static_cast<std::size_t>((kRowsOfCompiling + query_rows(spec.features, spec.group)) *
-                                  std::max(ranks_of_context(spec.features), 1));
+  constexpr int kRowsOfCompiling = 128, kTokensOfPrefill = 1024;
+  const int rows = has_prefill(spec.features) ? spec.group * kTokensOfPrefill : query_rows(spec.features, spec.group);
+  return static_cast<std::size_t>((kRowsOfCompiling + rows) * std::max(ranks_of_context(spec.features), 1));
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ Features draw_features(Draw& draw) {
   f.ragged_q = draw.chance(f.q_len > 1 ? 40 : 10);
   if (f.q_len > 1) f.mask = draw.of({QueryMask::causal, QueryMask::causal, QueryMask::tree, QueryMask::full});
   if (f.mask == QueryMask::full && draw.chance(30)) f.q_len = draw.between(17, 80);
+  if (f.ragged_q && f.mask != QueryMask::tree && draw.chance(40)) f.q_len = kMostPrefillTokens;
   if (f.mask == QueryMask::causal && draw.chance(35)) {
     f.window = draw.chance(50) ? draw.of({1, 16, 64, 128, 500, 4096}) : draw.between(1, 300);
     if (draw.chance(50)) f.sink_tokens = draw.of({1, 4, 16, 65, 128});
@@ -214,8 +215,12 @@ std::vector<PlannedCase> random_cases(const KernelSpec& spec, std::uint64_t seed
         draw.of({DataKind::uniform, DataKind::uniform, DataKind::peaked, DataKind::coverage, DataKind::extreme});
     // Scores of +-1e4 are exact only when nothing is added to them.
     if (shape.data == DataKind::extreme && (features.alibi || !features.score.empty())) shape.data = DataKind::peaked;
+    // The oracle takes each row by itself, so that chunks of long contexts are short.
+    const int most_tokens = !has_prefill(features) ? features.q_len : longest > 700 ? 40 : draw.of({16, 70, 130, 300});
     for (int request = 0; features.ragged_q && request < batch; ++request)
-      shape.query_tokens.push_back(draw.chance(15) ? 0 : draw.between(1, features.q_len));
+      shape.query_tokens.push_back(draw.chance(15)                            ? 0
+                                   : has_prefill(features) && draw.chance(60) ? 1
+                                                                              : draw.between(1, most_tokens));
     // Requests must not append into pages that they share.
     if (features.page_size > 0 && !features.append && draw.chance(40)) shape.shared_prefix = draw.between(1, longest);
     if (features.page_size > 0 && draw.chance(25)) shape.hole_every = draw.of({1, 2, 3, 10, 50});

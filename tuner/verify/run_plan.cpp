@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tuner/verify/feature_plan.hpp"
+#include "tuner/verify/prefill_plan.hpp"
 #include "tuner/verify/random_plan.hpp"
 #include "tuner/verify/rank_plan.hpp"
 
@@ -76,6 +77,8 @@ RunPlan plan_run(Arch arch, const VerifyOptions& options) {
                .cases = feature_cases,
                .cross_check_every = 5 * rare,
                .every_group_runs = !options.quick}});
+  add(VerifyPart::prefill, [&] { return prefill_kernels(arch); },
+      {.run = {.name = "prefill", .cases = prefill_cases, .cross_check_every = 5 * rare}});
   // The compiler refuses about one in fifty, so some more are planned than are asked for.
   add(VerifyPart::random,
       [&] {

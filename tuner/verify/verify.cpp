@@ -46,6 +46,7 @@ std::string_view to_string(VerifyPart part) {
   switch (part) {
     case VerifyPart::themes: return "themes";
     case VerifyPart::features: return "features";
+    case VerifyPart::prefill: return "prefill";
     case VerifyPart::random: return "random";
     case VerifyPart::combinations: return "combinations";
     case VerifyPart::groups: return "groups";
@@ -55,8 +56,8 @@ std::string_view to_string(VerifyPart part) {
 
 Result<VerifyPart> parse_verify_part(std::string_view text) {
   return parse_enum("part", text,
-                    std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::random, VerifyPart::combinations,
-                               VerifyPart::groups});
+                    std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::prefill, VerifyPart::random,
+                               VerifyPart::combinations, VerifyPart::groups});
 }
 
 std::size_t random_rank_combinations(const VerifyOptions& options) { return options.extended ? 600 : 60; }

@@ -21,6 +21,7 @@ inline namespace v1 {
 enum class VerifyPart : std::uint8_t {
   themes,        ///< shapes and orders of launches that break decode kernels, on representative kernels
   features,      ///< one feature after the other, on every load path that has it
+  prefill,       ///< prefill beside decode: mixed steps and the lists of other libraries' tests
   random,        ///< random combinations of features, heads, tunables and shapes
   combinations,  ///< every combination without features, on a few shapes
   groups,        ///< groups whose ranks share contexts, with all ranks on this GPU

@@ -175,8 +175,22 @@ TEST(FeatureData, AQueryTokenSeesItselfAndAboutHalfOfTheOthers) {
 
 TEST(FeatureData, RaggedRequestsHaveEveryNumberOfQueryTokensFromNone) {
   std::set<int> counts;
-  for (int request = 0; request < 400; ++request) counts.insert(data_query_tokens(8, request, 5));
+  const Features features{.q_len = 5, .ragged_q = true};
+  for (int request = 0; request < 400; ++request) counts.insert(data_query_tokens(8, features, request, 3));
   EXPECT_EQ(counts, (std::set<int>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(FeatureData, OfRequestsThatMayBringPrefillMostHaveOneTokenAndSomeAChunk) {
+  const Features features{.q_len = kMostPrefillTokens, .ragged_q = true};
+  int chunks = 0;
+  for (int request = 0; request < 800; ++request) {
+    const int tokens = data_query_tokens(8, features, request, 4000);
+    EXPECT_TRUE(tokens >= 1 && tokens <= 512) << tokens;
+    chunks += tokens > 1;
+    EXPECT_LE(data_query_tokens(8, features, request, 30), 30);
+    EXPECT_EQ(data_query_tokens(8, features, request, 0), 1);
+  }
+  EXPECT_NEAR(chunks, 100, 40);
 }
 
 TEST(FeatureData, SlopesAndSinkLogitsStayInTheirRangesAndDifferAndSomeHeadsHaveNoSink) {
