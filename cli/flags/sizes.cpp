@@ -12,6 +12,7 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
+constexpr std::int64_t kMostEntries = 1 << 20;  // of one item of a list
 constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
 
 int suffix_shift(char suffix) {
@@ -65,9 +66,16 @@ Result<std::vector<std::int64_t>> parse_length_list(std::string_view flag, std::
   std::string_view rest = text;
   while (true) {
     const std::size_t comma = rest.find(',');
-    const Result<std::int64_t> value = parse_size(flag, rest.substr(0, comma), least, most);
+    std::string_view item = rest.substr(0, comma);
+    Result<std::int64_t> times = 1;
+    if (const std::size_t by = item.find('x'); by != std::string_view::npos) {
+      times = parse_size(flag, item.substr(0, by), 1, kMostEntries);
+      if (!times) return tl::unexpected(times.error());
+      item.remove_prefix(by + 1);
+    }
+    const Result<std::int64_t> value = parse_size(flag, item, least, most);
     if (!value) return tl::unexpected(value.error());
-    values.push_back(*value);
+    values.insert(values.end(), static_cast<std::size_t>(*times), *value);
     if (comma == std::string_view::npos) return values;
     rest.remove_prefix(comma + 1);
   }

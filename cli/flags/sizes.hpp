@@ -19,7 +19,7 @@ Result<std::int64_t> parse_size(std::string_view flag, std::string_view text, st
 /// Reads one or more such numbers, separated by commas. The order is kept, and a number that repeats is left out.
 Result<std::vector<std::int64_t>> parse_size_list(std::string_view flag, std::string_view text, std::int64_t least,
                                                   std::int64_t most);
-/// The same, but numbers may repeat, as the context lengths of a ragged batch do.
+/// The same, but numbers may repeat, as the context lengths of a ragged batch do: "64x4k,8k" has 4k 64 times.
 Result<std::vector<std::int64_t>> parse_length_list(std::string_view flag, std::string_view text, std::int64_t least,
                                                     std::int64_t most);
 

@@ -97,7 +97,7 @@ Result<const LoadedKernel*> GpuBackend::loaded(const KernelSpec& spec) {
 
 Result<double> GpuBackend::begin_shape(const Shape& shape) { return begin_lengths(context_lengths_of(shape)); }
 
-Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
+Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths, std::vector<int> query_tokens) {
   neighbours_ = neighbours_text(gpu_neighbours(device_.uuid));
   // The old case goes first, because two of them may not fit into the memory.
   graphs_.clear();
@@ -125,9 +125,12 @@ Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths) {
   rotation_ = rotation_for(kv_read, device_.l2_bytes, room, kAssumedStart + static_cast<double>(kv_read) / kAssumedRate,
                            policy_ == L2Policy::cold);
 
-  auto made = DecodeCase::create(
-      oracle_, problem_, std::move(context_lengths),
-      {.kv_copies = rotation_.copies, .selection_spread = kMeasuredSpread, .selection_shuffled = true}, stream_.get());
+  auto made = DecodeCase::create(oracle_, problem_, std::move(context_lengths),
+                                 {.kv_copies = rotation_.copies,
+                                  .query_tokens = std::move(query_tokens),
+                                  .selection_spread = kMeasuredSpread,
+                                  .selection_shuffled = true},
+                                 stream_.get());
   if (!made) return tl::unexpected(made.error());
   case_ = std::make_unique<DecodeCase>(std::move(*made));
   if (chain_) {

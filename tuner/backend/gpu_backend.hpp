@@ -42,8 +42,9 @@ class GpuBackend final : public TuneBackend {
   std::optional<CheckOutcome> condemned(const Config& config) const override;
   double now_s() const override;
 
-  /// As begin_shape(), for a batch of exactly these context lengths.
-  Result<double> begin_lengths(std::vector<int> context_lengths);
+  /// As begin_shape(), for a batch of exactly these context lengths, and where the problem has ragged_q of so many query
+  /// tokens each; empty: they are drawn.
+  Result<double> begin_lengths(std::vector<int> context_lengths, std::vector<int> query_tokens = {});
   /// The reading kernel that is the sentinel of the current shape.
   const ReadVariant& read_variant() const { return read_limit_->variants()[read_variant_]; }
 

@@ -146,7 +146,8 @@ Result<Bench> begin_bench(const DecodeStep& step, const std::vector<int>& length
   if (!in_group(step.problem.features)) {
     auto backend = GpuBackend::create(step.device, step.problem, options.policy, cubins);
     if (!backend) return tl::unexpected(backend.error());
-    if (const auto begun = (*backend)->begin_lengths(lengths); !begun) return tl::unexpected(begun.error());
+    if (const auto begun = (*backend)->begin_lengths(lengths, options.query_tokens); !begun)
+      return tl::unexpected(begun.error());
     std::string read_kernel = (*backend)->read_variant().name;
     return Bench{std::move(*backend), std::move(read_kernel)};
   }
@@ -233,7 +234,8 @@ Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const 
   BenchReport report;
   report.device = *device, report.problem = problem, report.shape = shape, report.policy = options.policy;
   report.warnings = winners.warnings, report.interrupted = cancelled(cancel);
-  const std::int64_t bytes = kv_bytes(problem, RequestLengths{.context_lengths = lengths});
+  const std::int64_t bytes =
+      kv_bytes(problem, RequestLengths{.context_lengths = lengths, .query_tokens = options.query_tokens});
   for (std::size_t i = 0; i < entrants->size(); ++i) {
     BenchLine line = bench_line((*entrants)[i].mode, race.samples(i), read, bytes);
     line.config = (*entrants)[i].config;

@@ -26,6 +26,7 @@ struct BenchOptions {
   int rounds = 0;                    ///< 0: until the interval of every median is 1 % wide, 101 at most
   std::vector<std::string> modes;    ///< some of "lean", "fa2", "fd" and "read"; empty: all
   std::vector<int> context_lengths;  ///< of the requests of a ragged batch; empty: all as long as the shape says
+  std::vector<int> query_tokens;     ///< of these requests, with ragged_q; empty: they are drawn
   int kernels = 8;  ///< how many the cost model chooses for the baselines, beside lean's and the default's
   /// How many grids of each of those kernels lean may choose from, beside the look-up's answer and the baselines' best.
   /// The cost model ranks them. 0: lean is the look-up's answer.

@@ -57,6 +57,9 @@ TEST(Sizes, FormattedSizesReadBackExactly) {
 TEST(Sizes, ListsKeepOrderAndLengthListsKeepRepeats) {
   EXPECT_EQ(parse_size_list("--x", "8,1k,8", 1, kMost), (std::vector<std::int64_t>{8, 1024}));
   EXPECT_EQ(parse_length_list("--x", "8,1k,8", 1, kMost), (std::vector<std::int64_t>{8, 1024, 8}));
+  EXPECT_EQ(parse_length_list("--x", "3x1k,8,2x0", 0, kMost), (std::vector<std::int64_t>{1024, 1024, 1024, 8, 0, 0}));
+  for (const char* wrong : {"0x5", "x5", "3x", "-1x5", "2x3x4", "2000000x1"})
+    EXPECT_FALSE(parse_length_list("--x", wrong, 0, kMost)) << wrong;
   EXPECT_FALSE(parse_size_list("--x", "1,", 1, kMost).has_value());
   EXPECT_FALSE(parse_size_list("--x", ",1", 1, kMost).has_value());
   EXPECT_FALSE(parse_size_list("--x", "", 1, kMost).has_value());
