@@ -15,6 +15,7 @@
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/files.hpp"
+#include "cli/flags/request_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -29,7 +30,8 @@ const std::string kBenchContext = "8k";
 
 struct BenchFlags {
   ShapeFlags shape;
-  std::string mode, policy = "cold", rounds, lengths, query_lengths, out, budget;
+  RequestFlags requests;
+  std::string mode, policy = "cold", rounds, out, budget;
   DeviceFlags device;
   bool paper = false;
   std::vector<const CLI::Option*> not_with_paper;  ///< the options that --paper has no use for
@@ -71,36 +73,6 @@ Result<BenchOptions> parse_options(const BenchFlags& flags) {
   options.modes = *modes;
   if (auto rounds = parse_rounds(flags, 1, options.rounds); !rounds) return tl::unexpected(rounds.error());
   return options;
-}
-
-/// The ragged batch that --lengths describes. `lengths` receives the context length of each request.
-Result<Shape> ragged_shape(const DecodeProblem& problem, const std::string& text, std::vector<int>& lengths) {
-  const auto parsed = parse_length_list("--lengths", text, 0, std::numeric_limits<int>::max());
-  if (!parsed) return tl::unexpected(parsed.error());
-  Shape shape{.batch = static_cast<int>(parsed->size()), .max_batch = 0, .longest_context = 1, .total_context = 0};
-  for (const std::int64_t length : *parsed) {
-    lengths.push_back(static_cast<int>(length));
-    shape.longest_context = std::max(shape.longest_context, length);
-    shape.total_context += length;
-  }
-  if (shape.total_context == 0)
-    return fail(ErrorCode::invalid_argument, fmt::format("--lengths {} has no token to read", text));
-  if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
-  return shape;
-}
-
-/// The query tokens of each request of a ragged batch that --q-lens gives.
-Result<std::vector<int>> query_tokens_of(const Features& features, const std::string& text, std::size_t requests) {
-  if (!features.ragged_q)
-    return fail(ErrorCode::invalid_argument, fmt::format("--q-lens {} without --ragged-q", text),
-                "Give --ragged-q and --q-len, the most that a request has.");
-  const auto parsed = parse_length_list("--q-lens", text, 0, features.q_len);
-  if (!parsed) return tl::unexpected(parsed.error());
-  if (parsed->size() != requests)
-    return fail(ErrorCode::invalid_argument,
-                fmt::format("--q-lens has {} numbers for {} requests", parsed->size(), requests),
-                "Give one for each of --lengths.");
-  return std::vector<int>(parsed->begin(), parsed->end());
 }
 
 void print_report(const BenchReport& report) {
@@ -209,18 +181,13 @@ int run(const Console& console, const BenchFlags& flags) {
   if (!workload) return report_error(workload.error());
   Result<BenchOptions> options = parse_options(flags);
   if (!options) return report_error(options.error());
-  if (!flags.lengths.empty()) {
-    const Result<Shape> shape = ragged_shape(workload->problem, flags.lengths, options->context_lengths);
-    if (!shape) return report_error(shape.error());
-    workload->shapes = {*shape};
-    if (!flags.query_lengths.empty()) {
-      auto tokens = query_tokens_of(workload->problem.features, flags.query_lengths, options->context_lengths.size());
-      if (!tokens) return report_error(tokens.error());
-      options->query_tokens = *std::move(tokens);
-    }
+  const Result<std::optional<Shape>> shape = resolve_requests(workload->problem, flags.requests, options->requests);
+  if (!shape) return report_error(shape.error());
+  if (*shape) {
+    workload->shapes = {**shape};
     // A launch of ours gives each CTA the same share of the line, so that these grids are the peers' only for equal
     // lengths.
-    if (canonical(*shape).total_context != 0) {
+    if (canonical(**shape).total_context != 0) {
       note(
           console,
           "The lengths differ, so fa2 and fd are only the sizes of these projects' grids: their CTAs take equal shares "
@@ -274,18 +241,7 @@ Command add_bench(CLI::App& program) {
       "bench", "Time the grids of LeanAttention, FlashAttention-2 and FlashDecoding, and the read limit");
   add_shape_flags(*app, flags->shape, kBenchBatch, kBenchContext);
   for (const CLI::Option* option : shape_options(*app)) flags->not_with_paper.push_back(option);
-  CLI::Option* lengths = app->add_option("--lengths", flags->lengths,
-                                         "The context length of each request of a ragged batch, such as 128k,2x1k,0")
-                             ->type_name("LIST")
-                             ->excludes(app->get_option("--batch"))
-                             ->excludes(app->get_option("--context"))
-                             ->excludes(app->get_option("--max-batch"));
-  CLI::Option* query_lengths =
-      app->add_option("--q-lens", flags->query_lengths,
-                      "With --ragged-q and --lengths, the query tokens of each request, such as 1,2x512,1; default: "
-                      "drawn at random")
-          ->type_name("LIST")
-          ->needs(lengths);
+  for (const CLI::Option* option : add_request_flags(*app, flags->requests)) flags->not_with_paper.push_back(option);
   CLI::Option* mode = app->add_option("--mode", flags->mode,
                                       "What to time: lean, fa2, fd or read, separated by commas, or all; default all")
                           ->type_name("LIST");
@@ -293,7 +249,7 @@ Command add_bench(CLI::App& program) {
       app->add_option("--l2", flags->policy,
                       "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
           ->type_name("cold|warm");
-  flags->not_with_paper.insert(flags->not_with_paper.end(), {lengths, query_lengths, mode, policy});
+  flags->not_with_paper.insert(flags->not_with_paper.end(), {mode, policy});
   app->add_option("--rounds", flags->rounds,
                   "The number of rounds; default: until the interval of every median is 1% wide")
       ->type_name("N");
@@ -312,10 +268,7 @@ Command add_bench(CLI::App& program) {
   set_examples(*app, {{"Time a decode step beside FlashAttention-2's and FlashDecoding's grids",
                        "leanattn bench --model llama-3-8b --batch 4 --context 64k"},
                       {"Time a ragged batch, and keep all samples",
-                       "leanattn bench --model llama-3-8b --lengths 64k,1k,1k --out times.json"},
-                      {"Time a step with a chunk of 2048 tokens beside 64 decodes",
-                       "leanattn bench --model llama-3-8b --page-size 16 --ragged-q --q-len 2048 --lengths 64x4k,8k "
-                       "--q-lens 64x1,2k"}});
+                       "leanattn bench --model llama-3-8b --lengths 64k,1k,1k --out times.json"}});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

@@ -14,6 +14,7 @@
 #include "cli/console/stop.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/request_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -33,6 +34,7 @@ const std::string kTuneContext = "1k,8k,64k";
 
 struct TuneFlags {
   ShapeFlags shape;
+  RequestFlags requests;
   DeviceFlags device;
   std::string budget;
   std::string policy = "cold";
@@ -349,6 +351,11 @@ int run(const Console& console, const TuneFlags& flags) {
     for (Workload& workload : model->workloads)
       works.push_back({.workload = std::move(workload), .weights = {}, .policy = request.policy});
     if (model->model && works.size() > 1) document["model"] = to_json(*model->model);
+    for (TuneWork& work : works) {
+      const auto shape = resolve_requests(work.workload.problem, flags.requests, request.requests);
+      if (!shape) return report_error(shape.error());
+      if (*shape) work.workload.shapes = {**shape};
+    }
   } else if (!flags.from_capture.empty()) {
     const Result<CallCaptureSum> capture = read_shapes(console, flags.from_capture);
     if (!capture) return report_error(capture.error());
@@ -404,6 +411,7 @@ Command add_tune(CLI::App& program) {
   auto flags = std::make_shared<TuneFlags>();
   CLI::App* app = program.add_subcommand("tune", "Find the fastest kernel and grid for every shape, and record them");
   add_shape_flags(*app, flags->shape, kTuneBatch, kTuneContext);
+  const auto requests = add_request_flags(*app, flags->requests);
   add_device_list_flags(*app, flags->device);
   app->add_option("--budget", flags->budget,
                   "The time limit for all shapes together, such as 60s; the best so far is kept")
@@ -434,6 +442,7 @@ Command add_tune(CLI::App& program) {
                 "Launch candidates from this process, for debuggers; a bad one then ends the tuning session");
   const std::vector<CLI::Option*> shape = shape_options(*app);
   for (CLI::Option* option : shape) from_capture->excludes(option);
+  for (CLI::Option* option : requests) from_capture->excludes(option), revalidate->excludes(option);
   set_examples(*app, {{"Tune the decode of Llama-3-8B for this GPU within a minute",
                        "leanattn tune --model llama-3-8b --batch 1,16 --budget 60s"},
                       {"Tune what a server has asked for", "leanattn tune --from-capture capture.jsonl"},

@@ -68,7 +68,7 @@ Result<std::vector<std::int64_t>> parse_length_list(std::string_view flag, std::
     const std::size_t comma = rest.find(',');
     std::string_view item = rest.substr(0, comma);
     Result<std::int64_t> times = 1;
-    if (const std::size_t by = item.find('x'); by != std::string_view::npos) {
+    if (const std::size_t by = item.find('x'); by != std::string_view::npos && by > 0) {
       times = parse_size(flag, item.substr(0, by), 1, kMostEntries);
       if (!times) return tl::unexpected(times.error());
       item.remove_prefix(by + 1);

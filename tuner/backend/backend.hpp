@@ -22,6 +22,13 @@ struct CheckOutcome {
   bool operator==(const CheckOutcome&) const = default;
 };
 
+/// The requests of a step of which more is known than its shape says.
+struct StepRequests {
+  std::vector<int> context_lengths = {};  ///< empty: those that stand for the shape
+  std::vector<int> query_tokens = {};     ///< with ragged_q, of each of these; empty: drawn at random
+  bool operator==(const StepRequests&) const = default;
+};
+
 class TuneBackend {
  public:
   virtual ~TuneBackend() = default;

@@ -95,9 +95,13 @@ Result<const LoadedKernel*> GpuBackend::loaded(const KernelSpec& spec) {
   return &kernels_.emplace(name, std::move(*kernel)).first->second;
 }
 
-Result<double> GpuBackend::begin_shape(const Shape& shape) { return begin_lengths(context_lengths_of(shape)); }
+Result<double> GpuBackend::begin_shape(const Shape& shape) {
+  return begin_requests(requests_.context_lengths.empty() ? StepRequests{.context_lengths = context_lengths_of(shape)}
+                                                          : requests_);
+}
 
-Result<double> GpuBackend::begin_lengths(std::vector<int> context_lengths, std::vector<int> query_tokens) {
+Result<double> GpuBackend::begin_requests(StepRequests requests) {
+  auto& [context_lengths, query_tokens] = requests;
   neighbours_ = neighbours_text(gpu_neighbours(device_.uuid));
   // The old case goes first, because two of them may not fit into the memory.
   graphs_.clear();

@@ -42,9 +42,10 @@ class GpuBackend final : public TuneBackend {
   std::optional<CheckOutcome> condemned(const Config& config) const override;
   double now_s() const override;
 
-  /// As begin_shape(), for a batch of exactly these context lengths, and where the problem has ragged_q of so many query
-  /// tokens each; empty: they are drawn.
-  Result<double> begin_lengths(std::vector<int> context_lengths, std::vector<int> query_tokens = {});
+  /// As begin_shape(), for a batch of exactly these requests.
+  Result<double> begin_requests(StepRequests requests);
+  /// Has begin_shape() take these requests, whose shape it is then called with.
+  void stand_for_shape(StepRequests requests) { requests_ = std::move(requests); }
   /// The reading kernel that is the sentinel of the current shape.
   const ReadVariant& read_variant() const { return read_limit_->variants()[read_variant_]; }
 
@@ -106,6 +107,7 @@ class GpuBackend final : public TuneBackend {
   std::shared_ptr<const OracleKernels> oracle_;
   std::unique_ptr<ReadLimit> read_limit_;
   std::map<std::string, LoadedKernel> kernels_;  // by kernel_name
+  StepRequests requests_;                        // that stand for the shape; empty: context_lengths_of()
   std::unique_ptr<DecodeCase> case_;
   std::optional<DependentChain> chain_;  ///< only for a problem with pdl
   CheckWorkspace check_workspace_;

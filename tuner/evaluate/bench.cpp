@@ -146,7 +146,7 @@ Result<Bench> begin_bench(const DecodeStep& step, const std::vector<int>& length
   if (!in_group(step.problem.features)) {
     auto backend = GpuBackend::create(step.device, step.problem, options.policy, cubins);
     if (!backend) return tl::unexpected(backend.error());
-    if (const auto begun = (*backend)->begin_lengths(lengths, options.query_tokens); !begun)
+    if (const auto begun = (*backend)->begin_requests({lengths, options.requests.query_tokens}); !begun)
       return tl::unexpected(begun.error());
     std::string read_kernel = (*backend)->read_variant().name;
     return Bench{std::move(*backend), std::move(read_kernel)};
@@ -156,7 +156,7 @@ Result<Bench> begin_bench(const DecodeStep& step, const std::vector<int>& length
     return fail(ErrorCode::unsupported, fmt::format("mode {} in a group", mode),
                 "Only lean has kernels that share contexts. Give lean and read, or leave context_parallel out.");
   }
-  if (!options.context_lengths.empty())
+  if (!options.requests.context_lengths.empty())
     return fail(ErrorCode::unsupported, "context lengths of their own in a group",
                 "All ranks get the same part: give a batch and a context of one rank.");
   auto backend = GroupBackend::create(step.device, step.problem, options.policy, cubins, options.rank_devices);
@@ -200,7 +200,7 @@ Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const 
   if (!device) return tl::unexpected(device.error());
   if (auto ok = require_launches(*device, problem); !ok) return tl::unexpected(ok.error());
   const std::vector<int> lengths =
-      options.context_lengths.empty() ? context_lengths_of(shape) : options.context_lengths;
+      options.requests.context_lengths.empty() ? context_lengths_of(shape) : options.requests.context_lengths;
   const DecodeStep step(*device, problem, shape);
   const Result<Bench> begun = begin_bench(step, lengths, options, cubins);
   if (!begun) return tl::unexpected(begun.error());
@@ -235,7 +235,7 @@ Result<BenchReport> bench(const DecodeProblem& asked, const Shape& shape, const 
   report.device = *device, report.problem = problem, report.shape = shape, report.policy = options.policy;
   report.warnings = winners.warnings, report.interrupted = cancelled(cancel);
   const std::int64_t bytes =
-      kv_bytes(problem, RequestLengths{.context_lengths = lengths, .query_tokens = options.query_tokens});
+      kv_bytes(problem, RequestLengths{.context_lengths = lengths, .query_tokens = options.requests.query_tokens});
   for (std::size_t i = 0; i < entrants->size(); ++i) {
     BenchLine line = bench_line((*entrants)[i].mode, race.samples(i), read, bytes);
     line.config = (*entrants)[i].config;

@@ -15,6 +15,7 @@
 #include "runtime/lookup/decode_step.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "runtime/problem.hpp"
+#include "tuner/backend/backend.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -23,10 +24,9 @@ struct BenchOptions {
   int device = 0;
   std::vector<int> rank_devices;  ///< of a problem of a group: the GPU of each rank, of which the first is `device`
   L2Policy policy = L2Policy::cold;
-  int rounds = 0;                    ///< 0: until the interval of every median is 1 % wide, 101 at most
-  std::vector<std::string> modes;    ///< some of "lean", "fa2", "fd" and "read"; empty: all
-  std::vector<int> context_lengths;  ///< of the requests of a ragged batch; empty: all as long as the shape says
-  std::vector<int> query_tokens;     ///< of these requests, with ragged_q; empty: they are drawn
+  int rounds = 0;                  ///< 0: until the interval of every median is 1 % wide, 101 at most
+  std::vector<std::string> modes;  ///< some of "lean", "fa2", "fd" and "read"; empty: all
+  StepRequests requests;           ///< of a ragged batch; without lengths all are as long as the shape says
   int kernels = 8;  ///< how many the cost model chooses for the baselines, beside lean's and the default's
   /// How many grids of each of those kernels lean may choose from, beside the look-up's answer and the baselines' best.
   /// The cost model ranks them. 0: lean is the look-up's answer.

@@ -30,7 +30,7 @@ Result<BenchReport> measure(const PaperPoint& point, const PaperOptions& options
                                    .policy = L2Policy::cold,
                                    .rounds = options.rounds,
                                    .modes = {},
-                                   .context_lengths = {},
+                                   .requests = {},
                                    .kernels = kKernels,
                                    .lean_grids = kLeanGrids};
   return bench(problem_of(point), shape_of(point), bench_options, directory, cubins, cancel);

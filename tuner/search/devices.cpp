@@ -61,7 +61,9 @@ DeviceOutcome tune_on_device(const TuneRequest& request, const DeviceToTune& dev
     outcome.summary = tl::unexpected(db.error());
     return outcome;
   }
-  WorkerBackend backend(device.facts, request.problem, request.policy, workers, group.compiler, cancel);
+  WorkerOptions options = workers;
+  options.requests = request.requests;
+  WorkerBackend backend(device.facts, request.problem, request.policy, std::move(options), group.compiler, cancel);
   if (auto started = backend.start(); !started) {
     outcome.summary = tl::unexpected(started.error());
     return outcome;

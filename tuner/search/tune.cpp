@@ -20,6 +20,7 @@ Result<TuneSummary> tune(const TuneRequest& request, TuningDb& db, CubinCache* c
   if (request.dry_run) return plan_session(request, *device, effort);
   Result<std::unique_ptr<GpuBackend>> backend = GpuBackend::create(*device, request.problem, request.policy, cubins);
   if (!backend) return tl::unexpected(backend.error());
+  (*backend)->stand_for_shape(request.requests);
   return run_session(request, *device, current_environment(*device), **backend, db, effort, progress, cancel);
 }
 

@@ -24,6 +24,13 @@ Result<void> validate(const TuneRequest& request) {
   for (const Shape& shape : request.shapes) {
     if (auto ok = validate(request.problem, shape); !ok) return ok;
   }
+  if (!request.requests.context_lengths.empty() &&
+      (request.shapes.size() != 1 || in_group(request.problem.features) ||
+       request.requests.context_lengths.size() != static_cast<std::size_t>(request.shapes.front().batch)))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("{} context lengths for {} shapes{}", request.requests.context_lengths.size(),
+                            request.shapes.size(), in_group(request.problem.features) ? " of a group" : ""),
+                "Give one for each request of one shape. In a group, give a batch and a context of one rank.");
   if (!request.weights.empty() && request.weights.size() != request.shapes.size()) {
     return fail(ErrorCode::invalid_argument,
                 fmt::format("{} weights for {} shapes", request.weights.size(), request.shapes.size()),

@@ -9,6 +9,7 @@
 
 #include "cache/layers.hpp"
 #include "runtime/lookup/decode_step.hpp"
+#include "tuner/backend/backend.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -19,6 +20,7 @@ inline namespace v1 {
 struct TuneRequest {
   DecodeProblem problem;
   std::vector<Shape> shapes;
+  StepRequests requests = {};  ///< of the only shape, where they are known
   int device = 0;
   /// Of a problem of a group: the CUDA ordinal of each rank's GPU. One GPU may stand in for several. Else empty.
   std::vector<int> rank_devices = {};

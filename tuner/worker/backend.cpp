@@ -70,7 +70,8 @@ Result<void> WorkerBackend::ready() {
                                   .problem = problem_,
                                   .policy = policy_,
                                   .memory_bytes = options_.memory_bytes,
-                                  .rank_devices = rank_devices_},
+                                  .rank_devices = rank_devices_,
+                                  .requests = options_.requests},
                        {.kind = WorkerCall::Kind::start}});
     }
     if (step_) steps.push_back({BeginShape{step_->shape}, {.kind = WorkerCall::Kind::prepare, .step = &*step_}});

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tuner/backend/backend.hpp"
 #include "tuner/worker/call_limit.hpp"
 
 namespace leanattn {
@@ -17,6 +18,7 @@ struct WorkerOptions {
   std::vector<std::string> command = {};
   std::string cache_directory = {};  ///< where cubin.db is; empty: kernels are kept in memory only
   std::int64_t memory_bytes = 0;     ///< the most for the K and V of the test data; 0: most of what is free
+  StepRequests requests = {};        ///< TuneRequest::requests
   /// The limit of a check and of a round, instead of the one below.
   std::optional<std::chrono::milliseconds> candidate_limit = {};
   /// The limit of every call that candidate_limit is not for.

@@ -90,6 +90,12 @@ Verdict verdict_from(const std::string& name) {
   throw BadMessage(fmt::format("verdict '{}'", name));
 }
 
+std::vector<int> counts_from(const Json& json) {
+  std::vector<int> counts;
+  for (const Json& count : list(json)) counts.push_back(require_count<int>(count));
+  return counts;
+}
+
 WorkerRequest parse_request(const Json& json, const Frame& frame) {
   const auto kind = json.at("ask").get<std::string>();
   if (kind == "hello")
@@ -102,8 +108,11 @@ WorkerRequest parse_request(const Json& json, const Frame& frame) {
                     .problem = require(problem_from_json(json.at("problem").get<std::string>())),
                     .policy = require(parse_l2_policy(json.at("policy").get<std::string>())),
                     .memory_bytes = require_count<std::int64_t>(json.at("memory_bytes")),
-                    .rank_devices = {}};
-    for (const Json& ordinal : list(json.at("rank_devices"))) open.rank_devices.push_back(require_count<int>(ordinal));
+                    .rank_devices = {},
+                    .requests = {}};
+    open.rank_devices = counts_from(json.at("rank_devices"));
+    open.requests.context_lengths = counts_from(json.at("context_lengths"));
+    open.requests.query_tokens = counts_from(json.at("query_tokens"));
     return open;
   }
   if (kind == "adopt") return AdoptKernel{spec_from(json.at("spec")), kernel_from(json.at("kernel"), frame)};
@@ -169,7 +178,9 @@ Frame to_frame(const WorkerRequest& request) {
                              {"problem", to_json(open.problem)},
                              {"policy", to_string(open.policy)},
                              {"memory_bytes", open.memory_bytes},
-                             {"rank_devices", open.rank_devices}});
+                             {"rank_devices", open.rank_devices},
+                             {"context_lengths", open.requests.context_lengths},
+                             {"query_tokens", open.requests.query_tokens}});
           },
           [](const AdoptKernel& adopt) {
             return frame_of({{"ask", "adopt"}, {"spec", spec_text(adopt.spec)}, {"kernel", kernel_json(adopt.kernel)}},

@@ -16,7 +16,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Both sides must have the same version.
-inline constexpr int kWorkerProtocolVersion = 4;
+inline constexpr int kWorkerProtocolVersion = 5;
 
 // The requests. Hello comes first, and once. OpenDevice comes before those that need a device, and AdoptKernel before
 // the first use of a kernel. An arrow names the reply.
@@ -36,6 +36,7 @@ struct OpenDevice {  // -> Done
   L2Policy policy = L2Policy::cold;
   std::int64_t memory_bytes = 0;       ///< the most for K and V; 0: most of what is free
   std::vector<int> rank_devices = {};  ///< of a problem of a group: the CUDA ordinal of each rank's GPU
+  StepRequests requests = {};          ///< of the only shape that is begun, where they are known
   bool operator==(const OpenDevice&) const = default;
 };
 struct AdoptKernel {  // -> Done

@@ -133,6 +133,7 @@ WorkerService gpu_worker_service() {
     }
     auto backend = GpuBackend::create(*device, wanted.problem, wanted.policy, cubins->get(), wanted.memory_bytes);
     if (!backend) return tl::unexpected(backend.error());
+    (*backend)->stand_for_shape(wanted.requests);
     return std::move(*backend);
   };
   return {.begin = begin, .compile = compile_spec, .open = open};

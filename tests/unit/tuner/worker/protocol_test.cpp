@@ -34,6 +34,7 @@ std::vector<WorkerRequest> some_requests() {
           CompileKernel{configs[3].spec},
           OpenDevice{.ordinal = 7, .uuid = "GPU-1", .problem = problem, .policy = L2Policy::warm},
           OpenDevice{.ordinal = 1, .uuid = "GPU-1", .problem = group, .rank_devices = {1, 0}},
+          OpenDevice{.uuid = "GPU-1", .problem = problem, .requests = {.context_lengths = {9, 0}, .query_tokens = {9, 1}}},
           AdoptKernel{configs[5].spec, kernel},
           BeginShape{{.batch = 3, .longest_context = 65536, .total_context = 70000}},
           CheckConfig{configs[1]},
