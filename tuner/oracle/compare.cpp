@@ -50,16 +50,27 @@ std::string name_of_row(const Reference& reference, std::int64_t row) {
   return fmt::format("request {}{}, query head {}", request, of_token, row % reference.q_heads);
 }
 
-void compare_request(const Reference& reference, int request, std::span<const std::uint16_t> o,
-                     ComparisonReport& report) {
+/// Calls body(request, begin, end) with the elements of O that each yardstick is of.
+template <class Body>
+void for_each_yardstick(const Reference& reference, Body body) {
   const std::int64_t token_elements = std::int64_t{reference.q_heads} * reference.head_dim;
-  const std::int64_t row_elements = token_elements * query_tokens_of(reference, request);
-  if (row_elements == 0) return;
-  const std::int64_t begin = token_elements * query_tokens_before(reference, request);
-  const Yardstick& yardstick = reference.yardsticks[static_cast<std::size_t>(request)];
+  std::int64_t begin = 0;
+  for (int request = 0; request < reference.batch; ++request) {
+    int left = query_tokens_of(reference, request);
+    do {
+      const int tokens = std::min(left, kTokensOfYardstick);
+      body(request, begin, begin + tokens * token_elements);
+      begin += tokens * token_elements, left -= tokens;
+    } while (left > 0);
+  }
+}
+
+void compare_elements(const Reference& reference, const Yardstick& yardstick, int request, std::int64_t begin,
+                      std::int64_t end, std::span<const std::uint16_t> o, ComparisonReport& report) {
+  if (begin == end) return;
   double sum = 0, worst = 0;
   std::int64_t worst_at = begin;
-  for (std::int64_t i = begin; i < begin + row_elements; ++i) {
+  for (std::int64_t i = begin; i < end; ++i) {
     const auto at = static_cast<std::size_t>(i);
     const double expected = reference.o[at];
     const double got = value_of(reference.dtype, o[at]);
@@ -82,7 +93,7 @@ void compare_request(const Reference& reference, int request, std::span<const st
       }
     }
   }
-  report.elements += row_elements;
+  report.elements += end - begin;
   const double error_ratio = ratio(worst, yardstick.largest);
   if (error_ratio > kLargestPassingRatio) {
     const auto at = static_cast<std::size_t>(worst_at);
@@ -91,7 +102,7 @@ void compare_request(const Reference& reference, int request, std::span<const st
                              name_of_row(reference, worst_at / reference.head_dim), worst_at % reference.head_dim,
                              value_of(reference.dtype, o[at]), reference.o[at], worst, error_ratio, yardstick.largest));
   }
-  const double mean = sum / static_cast<double>(row_elements);
+  const double mean = sum / static_cast<double>(end - begin);
   const double mean_ratio = ratio(mean, yardstick.mean);
   if (mean_ratio > kLargestPassingRatio) {
     note(report, fmt::format("the mean error {:.3g} of request {} is {:.2f} times the yardstick {:.3g}", mean, request,
@@ -155,28 +166,25 @@ Reference make_reference(DType dtype, int batch, int q_heads, int head_dim, std:
                       .yardsticks = {},
                       .lse_limits = {},
                       .query_tokens = std::move(query_tokens)};
-  const std::size_t token_elements = static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(head_dim);
+  [[maybe_unused]] const std::size_t token_elements =
+      static_cast<std::size_t>(q_heads) * static_cast<std::size_t>(head_dim);
   assert(reference.query_tokens.empty() || reference.query_tokens.size() == static_cast<std::size_t>(batch));
   assert(reference.o.size() == token_elements * static_cast<std::size_t>(query_tokens_before(reference, batch)) &&
          plain_o.size() == reference.o.size());
-  std::size_t end = 0;
-  for (int request = 0; request < batch; ++request) {
+  for_each_yardstick(reference, [&](int, std::int64_t begin, std::int64_t end) {
     double largest = 0, sum = 0, squares = 0, magnitude = 0;
-    const std::size_t row_elements = token_elements * static_cast<std::size_t>(query_tokens_of(reference, request));
-    const std::size_t begin = end;
-    end += row_elements;
-    for (std::size_t i = begin; i < end; ++i) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
       const double error = std::abs(value_of(dtype, plain_o[i]) - reference.o[i]);
       largest = std::max(largest, error);
       sum += error;
       squares += error * error;
       magnitude = std::max(magnitude, std::abs(reference.o[i]));
     }
-    const double count = static_cast<double>(std::max<std::size_t>(row_elements, 1));
+    const double count = static_cast<double>(std::max<std::int64_t>(end - begin, 1));
     const double ulp = unit_in_last_place(dtype, magnitude);
     reference.yardsticks.push_back({.largest = std::max({largest, 3 * std::sqrt(squares / count), ulp / 2}),
                                     .mean = std::max(sum / count, ulp / 8)});
-  }
+  });
   for (const double lse : reference.lse)
     reference.lse_limits.push_back(static_cast<float>(lse_limit(lse, exact_weights)));
   return reference;
@@ -192,7 +200,10 @@ bool ComparisonReport::passed() const {
 ComparisonReport compare(const Reference& reference, std::span<const std::uint16_t> o, std::span<const float> lse) {
   assert(o.size() == reference.o.size() && (lse.empty() || lse.size() == reference.lse.size()));
   ComparisonReport report;
-  for (int request = 0; request < reference.batch; ++request) compare_request(reference, request, o, report);
+  std::size_t yardstick = 0;
+  for_each_yardstick(reference, [&](int request, std::int64_t begin, std::int64_t end) {
+    compare_elements(reference, reference.yardsticks[yardstick++], request, begin, end, o, report);
+  });
   compare_lse(reference, lse, report);
   return report;
 }

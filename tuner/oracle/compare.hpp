@@ -16,13 +16,15 @@ inline namespace v1 {
 /// instruction produces.
 inline constexpr std::uint8_t kPoisonByte = 0xFF;
 
-/// How far a right result of one request may be from the oracle. All rows of a request have about the same context
-/// length, and hence errors of the same size. A result passes up to twice these errors.
+/// How far a right result may be from the oracle, for up to kTokensOfYardstick query tokens of one request that follow
+/// each other. These see about the same context, and hence have errors of the same size. A result passes up to twice
+/// these errors.
 struct Yardstick {
-  double largest = 0;  ///< of |plain - oracle| over the request; at least three times its root mean square, and at
+  double largest = 0;  ///< of |plain - oracle| over these tokens; at least three times its root mean square, and at
                        ///< least half an ulp of max |oracle|
-  double mean = 0;     ///< of |plain - oracle| over the request; at least an eighth of an ulp of max |oracle|
+  double mean = 0;     ///< of |plain - oracle| over these tokens; at least an eighth of an ulp of max |oracle|
 };
+inline constexpr int kTokensOfYardstick = 256;
 
 /// The results with which every kernel of one decode case is compared.
 struct Reference {
@@ -30,7 +32,7 @@ struct Reference {
   int batch = 0, q_heads = 0, head_dim = 0;  ///< head_dim is that of o
   std::vector<double> o;                     ///< the oracle's, [query tokens, q_heads, head_dim]
   std::vector<double> lse;            ///< the oracle's, [query tokens, q_heads]; -inf for a row that sees no token
-  std::vector<Yardstick> yardsticks;  ///< [batch]
+  std::vector<Yardstick> yardsticks;  ///< of one request after the other, each of which has at least one
   std::vector<float> lse_limits;      ///< [query tokens, q_heads], the largest absolute error of LSE
   std::vector<int> query_tokens;      ///< [batch], how many each request has; empty: one each
 };
@@ -59,8 +61,8 @@ struct ComparisonReport {
   std::int64_t workspace_left = 0;   ///< workspace bytes that did not return to zero
   std::int64_t unequal_repeats = 0;  ///< output bytes that differed between two launches
   std::int64_t wrong_appended = 0;   ///< elements of K and V that append wrote wrongly or not at all
-  double error_ratio = 0;            ///< the largest |o - oracle| over its request's Yardstick::largest
-  double mean_ratio = 0;             ///< the largest mean |o - oracle| of a request over its Yardstick::mean
+  double error_ratio = 0;            ///< the largest |o - oracle| over its Yardstick::largest
+  double mean_ratio = 0;             ///< the largest mean |o - oracle| over its Yardstick::mean
   double lse_ratio = 0;              ///< the largest |lse - oracle| over its limit; at most 1 passes
   std::string first_failure;         ///< where and by how much the result is wrong; empty when it passed
 

@@ -49,6 +49,31 @@ TEST_P(Comparator, PassesTheRoundedOracle) {
   EXPECT_TRUE(report.first_failure.empty());
 }
 
+TEST_P(Comparator, TheLastTokensOfALongPromptAreMeasuredWithErrorsOfTheirOwn) {
+  // The first tokens of a prompt see little, so that their values and errors are large.
+  const int tokens = kTokensOfYardstick + 44, long_ago = 3, late = kTokensOfYardstick + 7;
+  std::vector<double> oracle;
+  std::vector<std::uint16_t> plain;
+  for (int token = 0; token < tokens; ++token) {
+    oracle.push_back(token < kTokensOfYardstick ? 1.3 : 0.013);
+    plain.push_back(bits_of(GetParam(), static_cast<float>(oracle.back())));
+  }
+  const auto size = static_cast<std::size_t>(tokens);
+  const Reference prompt =
+      make_reference(GetParam(), 1, 1, 1, oracle, std::vector<double>(size, 1.0), plain, false, {tokens});
+  ASSERT_EQ(prompt.yardsticks.size(), 2u);
+  const std::vector<float> right_lse(size, 1.0f);
+  EXPECT_TRUE(compare(prompt, plain, right_lse).passed());
+  const double error = 1.5 * prompt.yardsticks[0].largest;
+  for (const int token : {long_ago, late}) {
+    std::vector<std::uint16_t> wrong = plain;
+    wrong[static_cast<std::size_t>(token)] =
+        bits_of(GetParam(), static_cast<float>(oracle[static_cast<std::size_t>(token)] + error));
+    const ComparisonReport report = compare(prompt, wrong, right_lse);
+    EXPECT_EQ(report.error_ratio > 2, token == late) << report.first_failure;
+  }
+}
+
 TEST_P(Comparator, PassesAnErrorOfOneUlpAtTheLargestValue) {
   // The last place of the request's largest value goes up and down in turn.
   const double ulp = 2 * reference.yardsticks[1].largest;
