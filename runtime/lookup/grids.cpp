@@ -50,7 +50,10 @@ std::int64_t output_tiles(const DecodeProblem& problem, int batch, const KernelS
 }
 
 std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec) {
-  return output_tiles(step.problem, step.shape.batch, spec);
+  const std::int64_t most = output_tiles(step.problem, step.shape.batch, spec);
+  if (!has_prefill(spec.features)) return most;
+  const std::int64_t blocks = divide_up(step.shape.longest_context * spec.group, layout_of(spec).rows);
+  return std::min(most, saturating_product(saturating_product(step.shape.batch, step.problem.kv_heads), blocks));
 }
 
 std::int64_t lean_tiles(const DecodeStep& step, const KernelSpec& spec) {

@@ -11,7 +11,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// The most output tiles of a launch: batch * kv_heads * row_blocks, and with a selection as many for each query token.
-/// Saturates at INT64_MAX.
+/// Saturates at INT64_MAX. Of a step, requests bring no more prefill than their contexts have.
 std::int64_t output_tiles(const DecodeProblem& problem, int batch, const KernelSpec& spec);
 std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec);
 /// LeanTiles on the line, of visible tokens only. Every request counts with the average length. Saturates at INT64_MAX.

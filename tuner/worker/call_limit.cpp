@@ -22,7 +22,8 @@ constexpr double kMostHours = 24;
 
 double oracle_us(const DecodeStep& step) {
   const DecodeProblem& problem = step.problem;
-  const double rows = static_cast<double>(problem.q_heads) * std::max(problem.features.q_len, 1);
+  const double rows = static_cast<double>(problem.q_heads) *
+                      static_cast<double>(std::min<std::int64_t>(problem.features.q_len, step.shape.longest_context));
   // The oracle attends to the contexts of all ranks.
   return static_cast<double>(total_tokens(step.shape)) * problem.features.context_parallel * rows *
          (problem.head_dim + v_head_dim(problem)) / kOracleRate;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/families/family.hpp"
+#include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -278,6 +279,20 @@ TEST(LookupFeatures, ARaggedBatchWhoseWindowsAreEqualHasNoSegmentCost) {
   const Shape ragged{.batch = 64, .longest_context = 32768, .total_context = 387490};
   EXPECT_GE(default_config({fictional_gpu(), kLlama, ragged}).segment_cost, 1);
   EXPECT_EQ(default_config({fictional_gpu(), windowed, ragged}).segment_cost, 0);
+}
+
+TEST(LookupFeatures, PrefillHasAGridThatIsResidentAndNoMoreTilesThanItsContextsAllow) {
+  DecodeProblem prefill = kLlama;
+  prefill.features.q_len = 2048, prefill.features.ragged_q = true;
+  const DecodeStep step(fictional_gpu({9, 0, true}, 132), prefill, kMeasured);
+  for (const Config& config : default_configs(step)) {
+    const KernelSpec& spec = config.spec;
+    EXPECT_EQ(spec.features.q_len, kMostPrefillTokens);
+    const std::int64_t blocks = divide_up(kMeasured.longest_context * 4, layout_of(spec).rows);
+    EXPECT_EQ(output_tiles(step, spec), kMeasured.batch * 8 * blocks);
+    EXPECT_EQ(config.grid, resident_grid(step.device, spec));
+    EXPECT_LE(useful_grids(step, spec, spec.ctas_per_sm).back(), resident_grid(step.device, spec));
+  }
 }
 
 TEST(LookupFeatures, QueryTokensMultiplyRowsNotTiles) {
