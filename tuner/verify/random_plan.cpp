@@ -48,7 +48,6 @@ Features draw_features(Draw& draw) {
   f.ragged_q = draw.chance(f.q_len > 1 ? 40 : 10);
   if (f.q_len > 1) f.mask = draw.of({QueryMask::causal, QueryMask::causal, QueryMask::tree, QueryMask::full});
   if (f.mask == QueryMask::full && draw.chance(30)) f.q_len = draw.between(17, 80);
-  if (f.ragged_q && f.mask != QueryMask::tree && draw.chance(40)) f.q_len = kMostPrefillTokens;
   if (f.mask == QueryMask::causal && draw.chance(35)) {
     f.window = draw.chance(50) ? draw.of({1, 16, 64, 128, 500, 4096}) : draw.between(1, 300);
     if (draw.chance(50)) f.sink_tokens = draw.of({1, 4, 16, 65, 128});
@@ -79,6 +78,9 @@ Features draw_features(Draw& draw) {
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
     f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && draw.chance(40);
   }
+  // All q_len with prefill are one problem.
+  const bool may_prefill = f.ragged_q && most_query_tokens(f) == kMostPrefillTokens;
+  if (has_prefill(f) || (may_prefill && draw.chance(40))) f.q_len = kMostPrefillTokens;
   return f;
 }
 
