@@ -49,7 +49,7 @@ __cluster_dims__(kConvertingCtas)
   }
   if (warp >= kWarps) {
     hand_over_registers();
-    sync_producers();
+    if constexpr (kGathers || kPartProducers > 1) sync_producers();
     if constexpr (kConvertingCtas > 1) wait_for_cluster();
     if constexpr (kStamped) {
       if (any) stamp(args, kRequested, kThreads);

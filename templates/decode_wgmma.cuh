@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (any) stamp(args, kPlaced);
   }
   if (produces) {
-    hand_over_registers();
-    sync_producers();
+    if constexpr (kConsumerRegisters > 0) hand_over_registers();
+    if constexpr (kGathers || kPartProducers > 1) sync_producers();
     if constexpr (kStamped) {
       if (any) stamp(args, kRequested, kThreads);
     }
@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     return;
   }
 
-  take_registers();
+  if constexpr (kConsumerRegisters > 0) take_registers();
   // The shuffle tells the compiler that `warp` is uniform.
   const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), warpgroup = warp / 4;
   Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];

@@ -11,19 +11,17 @@ constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;             //
 constexpr int kPartProducers = kRowsAreSplit && !kGathers ? kStageParts : 1;  // warps that request one part each
 constexpr int kStageReaders = kAllTakeSteps ? kWarps : 4;  // the warps that say when a stage, or a part of it, is free
 
-// The registers that a launch gives a CTA: a multiple of 8 to each thread.
-constexpr int kCtaThreads = 32 * (kWarps + kProducerWarps),
-              kCtaRegisters = 65536 / kCtaThreads / kCtasPerSm / 8 * 8 * kCtaThreads;
-
-// Hands registers of the producer's warpgroups to the others, where the launch gives these too few (PTX ISA,
-// "setmaxnreg", which only whole warpgroups can do). 0 means that everyone keeps what the launch gives.
-static_assert(kConsumerRegisters * 32 * kWarps + kProducerRegisters * 32 * kProducerWarps <= kCtaRegisters,
-              "warps trade the registers that the CTA has");
+// Hands registers of the producer's warpgroups to the others, to which the launch gives too few (PTX ISA, "setmaxnreg",
+// which only whole warpgroups can do). A launch gives each thread a multiple of 8.
 LEAN_DEVICE void hand_over_registers() {
-  if constexpr (kProducerRegisters > 0) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kProducerRegisters));
 }
 LEAN_DEVICE void take_registers() {
-  if constexpr (kConsumerRegisters > 0) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
+  constexpr int kThreadsOfCta = 32 * (kWarps + kProducerWarps);
+  static_assert(kConsumerRegisters * 32 * kWarps + kProducerRegisters * 32 * kProducerWarps <=
+                    65536 / kThreadsOfCta / kCtasPerSm / 8 * 8 * kThreadsOfCta,
+                "warps trade the registers that the CTA has");
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
 }
 
 // What an operand's descriptor says beside its address (PTX ISA, "Matrix descriptor": leading and stride byte offset).

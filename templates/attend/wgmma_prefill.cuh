@@ -94,6 +94,22 @@ LEAN_DEVICE void issue_values(const KvRing& ring, const RingPosition& at, const 
   wgmma_commit();
 }
 
+// Waits for K of a step, and for V of the one before.
+LEAN_DEVICE void wait_for_both(const LeanDecodeArgs& args, const KvRing& ring, const RingPosition& at,
+                               const RingPosition& before) {
+  const u32 keys = full_barriers(ring, at), values = full_barriers(ring, before) + 8;
+  const auto complete = [&] {
+    const bool first = is_complete(keys, at.parity), second = is_complete(values, before.parity);
+    return first && second;
+  };
+  if constexpr (kPdl) {
+    if (!complete()) wait_for_previous_kernel();
+  }
+  u32 waited = 0;
+  while (!complete() && goes_on_waiting(args, waited)) continue;
+  if constexpr (kGathers) fence_async_proxy();
+}
+
 // Makes zeros of those rows of V of a step, which has come, that are not there: weights of 0 would not make 0 of a NaN.
 LEAN_DEVICE void finish_values(const Step& step, const Holes& holes, const KvRing& ring, const RingPosition& at,
                                int warpgroup) {
@@ -242,8 +258,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
     before = step, before_holes = holes, before_at = at;
     at.next();
     next_step();
-    wait_ring(args, full_barriers(ring, at), at.parity, full_barriers(ring, before_at) + 8, before_at.parity);
-    if constexpr (kGathers) fence_async_proxy();
+    wait_for_both(args, ring, at, before_at);
     finish_values(before, before_holes, ring, before_at, warpgroup);
     if (in_turn) begin_turn(warpgroup);
     issue_scores(ring, at, q, score);

@@ -17,7 +17,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       wait_for_tokens(s, token);
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (!produces_part(part)) continue;
+        if (kPartProducers > 1 && !produces_part(part)) continue;
         writer.claim(args, ring, part);
         expect_bytes(full + part * 8, part_bytes(part));
         if (k_panels(part) > 0)

@@ -42,7 +42,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       wait_for_tokens(s, step.token);
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (!produces_part(part)) continue;
+        if (kPartProducers > 1 && !produces_part(part)) continue;
         writer.claim(args, ring, part);
         if (lane == 0) expect_bytes(full + part * 8, (u32)(runs * kPageRun * (part_bytes(part) / kStepTokens)));
         __syncwarp();

@@ -39,7 +39,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
       wait_for_tokens(s, step.token);
 #pragma unroll
       for (int part = 0; part < kStageParts; part++) {
-        if (!produces_part(part)) continue;
+        if (kPartProducers > 1 && !produces_part(part)) continue;
         writer.claim(args, ring, part);
         if (part == 0 && lane == 0) {
           constexpr u32 kOfStep = kFullMask >> (32 - kStepRuns);

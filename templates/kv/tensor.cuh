@@ -125,15 +125,6 @@ LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity) 
   u32 waited = 0;
   while (!is_complete(barrier, parity) && goes_on_waiting(args, waited)) continue;
 }
-// The same for two barriers at once.
-LEAN_DEVICE void wait_ring(const LeanDecodeArgs& args, u32 barrier, u32 parity, u32 other, u32 other_parity) {
-  const auto complete = [=] { return is_complete(barrier, parity) & is_complete(other, other_parity); };
-  if constexpr (kPdl) {
-    if (!complete()) wait_for_previous_kernel();
-  }
-  u32 waited = 0;
-  while (!complete() && goes_on_waiting(args, waited)) continue;
-}
 
 LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -225,13 +216,12 @@ struct RingWriter {
   }
 };
 
-// Whether the calling warp requests a part of a stage: where rows are split, each part has a producer warp of its own.
-LEAN_DEVICE bool produces_part(int part) { return kPartProducers == 1 || (int)threadIdx.x / 32 == kWarps + part; }
+// Where parts have producer warps of their own, whether a part is the calling warp's.
+LEAN_DEVICE bool produces_part(int part) { return (int)threadIdx.x / 32 == kWarps + part; }
 
 // A barrier of the producer's warps, behind which the ring is initialised.
 LEAN_DEVICE void sync_producers() {
-  constexpr int kWarpsHere = kGathers ? kGatherWarps : kPartProducers;
-  if constexpr (kWarpsHere > 1) asm volatile("bar.sync 7, %0;" ::"n"(kWarpsHere * 32) : "memory");
+  asm volatile("bar.sync 7, %0;" ::"n"((kGathers ? kGatherWarps : kPartProducers) * 32) : "memory");
 }
 
 // Waits until all of the stage at hand is free.

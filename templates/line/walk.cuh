@@ -36,7 +36,8 @@ LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile
 
 // Tile positions of each of its LeanTiles.
 LEAN_DEVICE u32 tile_positions(const Segment& s) {
-  return kTilePositions == 1 ? 1 : positions_of_tile(s.query, s.row_block / kRowBlocksInStep);
+  if constexpr (kTilePositions == 1) return 1;
+  return positions_of_tile(s.query, s.row_block / kRowBlocksInStep);
 }
 
 LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
@@ -75,16 +76,15 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
 // batch-invariant kernel, one of them. False when there are none, which can only be at the end of the range.
 LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
-  const u32 of_tile = tile_positions(s), empty = empty_positions(args.segment_cost);
-  const u32 begin = walk.position - walk.origin,
+  const u32 empty = args.segment_cost * kTilePositions, of_tile = tile_positions(s),
+            begin = walk.position - walk.origin,
             end = kBatchInvariant ? begin + 1 : min(begin + (walk.end - walk.position), empty + s.tiles * of_tile);
-  // A LeanTile is where its first position is.
-  const auto tiles_before = [=](u32 position) {
-    const u32 behind_empty = max(position, empty) - empty;
-    return kTilePositions == 1 ? behind_empty : (behind_empty + of_tile - 1) / of_tile;
-  };
-  s.tile_begin = tiles_before(begin);
-  s.tile_end = tiles_before(end);
+  s.tile_begin = max(begin, empty) - empty;
+  s.tile_end = max(end, empty) - empty;
+  if constexpr (kTilePositions > 1) {  // a LeanTile is where its first position is
+    s.tile_begin = (s.tile_begin + of_tile - 1) / of_tile;
+    s.tile_end = (s.tile_end + of_tile - 1) / of_tile;
+  }
   return s.tile_end != s.tile_begin;
 }
 
@@ -149,7 +149,28 @@ LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin)
   set_output(s, (int)output);
 }
 
-LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk);
+// Moves to the next segment. False when the range is done.
+LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
+  Segment& s = walk.segment;
+  if constexpr (kBatchInvariant) {
+    if (s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
+  }
+  walk.position = walk.origin = walk.origin + args.segment_cost * kTilePositions + s.tiles * tile_positions(s);
+  if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
+  // The line ends before the range does only if lengths have changed since the launch began.
+  if constexpr (kRaggedQ) return next_output(args, s) && set_segment_tiles(args, walk);
+  if (kRowBlocksInStep > 1 || ++s.row_block == kRowBlocks) {
+    if constexpr (kRowBlocksInStep == 1) s.row_block = 0;
+    if (++s.kv_head == args.kv_heads) {
+      s.kv_head = 0;
+      if (s.request + 1 == args.batch) return false;
+      int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
+      if constexpr (kSecondCache) length = length_with_second(args, s.request + 1);
+      set_request(args, s, s.request + 1, length);
+    }
+  }
+  return set_segment_tiles(args, walk);
+}
 
 // Finds where this CTA's range begins. False when it is empty. A batch of up to 32 requests has one in each lane; of a
 // larger one see line/find_start.cuh, whose search this is.
@@ -193,35 +214,13 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   if constexpr (kRaggedQ) {
     find_output(args, walk, origin);
     // The range may begin behind the first position of the output tile's last LeanTile.
-    return set_segment_tiles(args, walk) || (kTilePositions > 1 && next_segment(args, walk));
+    if constexpr (kTilePositions > 1) return set_segment_tiles(args, walk) || next_segment(args, walk);
+    return set_segment_tiles(args, walk);
   }
   const u32 tile_positions = args.segment_cost + s.tiles,
             output = lean_quotient(walk.position - origin, tile_positions);  // which of the request's output tiles
   walk.origin = origin + output * tile_positions;
   s.kv_head = (int)(output / kOutputsOfKvHead);
   s.row_block = (int)((kRowBlocksInStep > 1 ? blockIdx.x : output) % kRowBlocks);
-  return set_segment_tiles(args, walk);
-}
-
-// Moves to the next segment. False when the range is done.
-LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
-  Segment& s = walk.segment;
-  if constexpr (kBatchInvariant) {
-    if (s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
-  }
-  walk.position = walk.origin = walk.origin + empty_positions(args.segment_cost) + s.tiles * tile_positions(s);
-  if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
-  // The line ends before the range does only if lengths have changed since the launch began.
-  if constexpr (kRaggedQ) return next_output(args, s) && set_segment_tiles(args, walk);
-  if (kRowBlocksInStep > 1 || ++s.row_block == kRowBlocks) {
-    if constexpr (kRowBlocksInStep == 1) s.row_block = 0;
-    if (++s.kv_head == args.kv_heads) {
-      s.kv_head = 0;
-      if (s.request + 1 == args.batch) return false;
-      int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
-      if constexpr (kSecondCache) length = length_with_second(args, s.request + 1);
-      set_request(args, s, s.request + 1, length);
-    }
-  }
   return set_segment_tiles(args, walk);
 }

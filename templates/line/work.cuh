@@ -13,13 +13,11 @@ constexpr bool kOutputsEndApart = kRaggedQ && kQueryMask == kCausal && kWindow =
 // Output tiles of a KV head, where requests have their own numbers of query tokens.
 LEAN_DEVICE u32 outputs_of(const QueryTokens& query) { return lean_row_blocks(query.count * kGroup, kRowsOfRange); }
 
-// Tile positions of a LeanTile of output tile `output` of a KV head, and the empty ones before its first LeanTile. They
-// stand for time: where an output tile has few rows, one of two warpgroups multiplies, and memory is the limit.
+// Tile positions of a LeanTile of output tile `output` of a KV head. They stand for time: where at most half of the
+// rows exist, one of two warpgroups multiplies, and how fast an SM reads is the limit.
 LEAN_DEVICE u32 positions_of_tile(const QueryTokens& query, int output) {
-  return kTilePositions > 1 && query.count * kGroup - output * kRowsOfRange <= kRowsOfRange / 2 ? kLightTilePositions
-                                                                                                : kTilePositions;
+  return query.count * kGroup - output * kRowsOfRange <= kRowsOfRange / 2 ? kLightTilePositions : kTilePositions;
 }
-LEAN_DEVICE u32 empty_positions(u32 segment_cost) { return segment_cost * kTilePositions; }
 
 // What of a request's context its query tokens read together. Arrays: the arguments of a kernel, or those of them that
 // a search has.
@@ -50,7 +48,7 @@ LEAN_DEVICE u32 positions_of_outputs(u32 segment_cost, int context_length, const
             tiles_before = kOutputsEndApart
                                ? lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange, kGroup, kTile)
                                : before * tiles;
-  return count * empty_positions(segment_cost) + tiles_before * kTilePositions +
+  return (count * segment_cost + tiles_before) * kTilePositions +
          last * tiles * positions_of_tile(query, (int)count - 1);
 }
 

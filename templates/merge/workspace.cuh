@@ -22,7 +22,7 @@ LEAN_DEVICE u32 slot_of_range(u32 range, int row_block) {
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
   if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
-  const u32 first = walk.origin + empty_positions(args.segment_cost),  // of the output tile's first LeanTile
+  const u32 first = walk.origin + args.segment_cost * kTilePositions,  // of the output tile's first LeanTile
       last_tile = first + (s.tiles - 1) * tile_positions(s);
   LeanSplit split = walk.split;
   asm volatile("" : "+r"(split.base), "+r"(split.pace));  // lest what was made of them be kept in registers
