@@ -23,6 +23,7 @@ struct SearchedLoad {
 /// Tunables with which a default configuration may be safe.
 struct DefaultDepth {
   int warps, ctas_per_sm, stages;
+  int warp_tokens = 16;  ///< which leaves registers for the accumulators
 };
 
 struct KernelFamily {

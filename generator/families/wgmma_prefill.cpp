@@ -12,7 +12,7 @@ inline namespace v1 {
 namespace {
 namespace wgmma_prefill {
 
-constexpr DefaultDepth kDepths[] = {{8, 1, 3}, {8, 1, 2}};
+constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 3}, {8, 1, 2}};
 
 bool takes(const KernelSpec& spec) {
   return spec.warps == 8 && !spec.features.latent && query_rows(spec.features, spec.group) > kMatrixRows;

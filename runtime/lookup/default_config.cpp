@@ -34,14 +34,14 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int m
   KernelSpec spec = base;
   spec.load = load;
   spec.fixup = FixUp::ticket;
-  spec.warp_tokens = 16;  // which leaves registers for the accumulators
   for (const KernelFamily* const family : families()) {
     if (!has_load(*family, load)) continue;
     for (const DefaultDepth& depth : family->default_depths(base)) {
       spec.warps = depth.warps, spec.ctas_per_sm = depth.ctas_per_sm, spec.stages = depth.stages;
+      spec.warp_tokens = depth.warp_tokens;
       if (depth.warps > most_warps || &family_of(spec) != family) continue;
       for (const int tile : {64, 32, 16}) {
-        spec.tile = base.features.batch_invariant ? kInvariantTile : tile;
+        spec.tile = base.features.batch_invariant ? kInvariantTile : std::max(tile, layout_of(spec).step_tokens);
         if (validate(spec)) return spec;
       }
     }
@@ -78,8 +78,10 @@ std::vector<Config> default_configs(const DecodeStep& step) {
     const std::int64_t outputs = output_tiles(step, *spec);
     const std::int64_t most = std::min(lean_tiles(step, *spec), kMostCtas);
     const std::int64_t resident = std::min(most, resident_grid(step.device, *spec));
-    const Config config{*spec, even_grid(resident, std::min(outputs, kMostCtas)), segment_cost(step, *spec),
-                        l2_promotion(step, *spec)};
+    // Nobody knows how many output tiles a launch with prefill has.
+    const std::int64_t grid =
+        has_prefill(spec->features) ? resident : even_grid(resident, std::min(outputs, kMostCtas));
+    const Config config{*spec, grid, segment_cost(step, *spec), l2_promotion(step, *spec)};
     configs.push_back(with_fitting_fix_up(step, config));
     // The next best, if the kernel that waits spills.
     if (configs.back() != config) configs.push_back(config);

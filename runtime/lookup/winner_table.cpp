@@ -395,7 +395,9 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   const DecodeProblem problem = impl_->stored(asked);
   if (const auto exact = Impl::find_exact(impl_->problems.find(problem), shape)) return exact.measured->choice;
   const DecodeStep step(impl_->device, problem, shape);
-  if (problem.features.batch_invariant) {  // its one kernel may not be exchanged
+  // The one kernel of a batch-invariant problem may not be exchanged. And of a step with prefill, a shape says too
+  // little to predict its time, while one configuration serves all of them well.
+  if (problem.features.batch_invariant || has_prefill(problem.features)) {
     Choice choice;
     choice.config = default_config(step);
     return choice;
@@ -415,7 +417,7 @@ std::vector<Choice> WinnerTable::launch_order(const DecodeProblem& asked, const 
   };
   if (const auto exact = Impl::find_exact(impl_->problems.find(step.problem), shape); exact && exact.measured->next)
     add(*exact.measured->next);
-  if (!step.problem.features.batch_invariant) {
+  if (!step.problem.features.batch_invariant && !has_prefill(step.problem.features)) {
     std::vector<KernelSpec> without;
     for (const Choice& choice : order) without.push_back(choice.config.spec);
     add(impl_->infer(step, nullptr, without));
