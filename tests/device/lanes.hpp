@@ -153,6 +153,7 @@ inline void __nanosleep(u32) { std::this_thread::yield(); }
 inline int __popc(u32 bits) { return std::popcount(bits); }
 inline int __clz(int bits) { return std::countl_zero(static_cast<u32>(bits)); }
 inline float __uint_as_float(u32 bits) { return std::bit_cast<float>(bits); }
+inline u32 __float_as_uint(float x) { return std::bit_cast<u32>(x); }
 inline float __log2f(float x) { return std::log2(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline u32 __byte_perm(u32 low, u32 high, u32 selector) {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <map>
 #include <numeric>
@@ -24,7 +23,6 @@ u32 atomicInc(u32* counter, u32 last) {
   *counter = before >= last ? 0 : before + 1;
   return before;
 }
-u32 __float_as_uint(float x) { return std::bit_cast<u32>(x); }  // NOLINT(bugprone-reserved-identifier)
 float sqrt_approx(float x) { return std::sqrt(x); }
 float exp2_approx(float x) { return std::exp2(x); }
 void report_fault(const LeanDecodeArgs&, unsigned) { ADD_FAILURE() << "a counter was not zero"; }
