@@ -38,6 +38,7 @@ void add_constants_of_rows(KernelSource& source) {
   source.constant("int", "kRowBlocks", fmt::format("{}, kRows = {}", layout.row_blocks, layout.rows),
                   "output tiles per KV head, and query rows of each");
   source.number("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs that take a range together, a row block each");
+  source.number("kMostPasses", layout.most_passes, "ranges of a CTA, at most");
   source.constant("unsigned", "kTilePositions",
                   fmt::format("{}, kLightTilePositions = {}", layout.tile_positions, layout.light_tile_positions),
                   "of a LeanTile on the line, and where at most half of an output tile's rows exist");
@@ -66,6 +67,7 @@ void add_constants_of_features(KernelSource& source) {
   Features beside_pages = features;
   beside_pages.page_size = 0;
   if (is_plain(beside_pages)) source.define("LEAN_PLAIN");
+  if (layout.most_passes > 1) source.define("LEAN_PASSES");
   if (in_group(features)) source.define("LEAN_GROUP");
   if (needs_positions(features)) source.define("LEAN_POSITIONS");
   if (features.second_cache) source.define("LEAN_SECOND_CACHE");

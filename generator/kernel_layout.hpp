@@ -24,6 +24,8 @@ struct KernelLayout {
   /// Positions of the line that a LeanTile takes, and one of an output tile of which at most half of the rows exist.
   /// They stand for what these take on an SM, so that equal ranges take equal times. 1: all LeanTiles count alike.
   int tile_positions = 1, light_tile_positions = 1;
+  /// Ranges of a CTA, at most: a long line is walked in so many passes (templates/line/walk.cuh).
+  int most_passes = 1;
 
   // How KV travels.
   int step_tokens = 0;  ///< that one warp (load path tensor: one warpgroup) takes per step

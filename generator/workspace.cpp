@@ -15,7 +15,7 @@ namespace {
 
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity) {
-  if (!spec.features.batch_invariant) return grid;
+  if (!spec.features.batch_invariant) return grid * layout_of(spec).most_passes;
   const auto tiles =
       static_cast<std::int64_t>(lean_most_tiles(static_cast<std::uint64_t>(std::max<std::int64_t>(0, context_capacity)),
                                                 static_cast<unsigned>(spec.tile), spec.features.sink_tokens));

@@ -28,6 +28,9 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
     if (lane == 0) {
       if constexpr (!kGathers) prefetch_map(k_map), prefetch_map(v_map);
       init_ring(ring);
+#if defined(LEAN_PASSES)
+      init_passes();
+#endif
     }
     __syncwarp();
     asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
@@ -39,7 +42,13 @@ extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCt
   }
   if (produces) {
     if constexpr (kConsumerRegisters > 0) hand_over_registers();
+#if defined(LEAN_PASSES)
+    if (threadIdx.x / 32 > kWarps + kPartProducers) return;
+    sync_producers();
+    if (threadIdx.x / 32 == kWarps + kPartProducers) return find_passes(args, walk);
+#else
     if constexpr (kGathers || kPartProducers > 1) sync_producers();
+#endif
     if constexpr (kStamped) {
       if (any) stamp(args, kRequested, kThreads);
     }

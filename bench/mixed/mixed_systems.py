@@ -56,7 +56,7 @@ class LeanattnMixed(system_leanattn.LeanattnSystem):
             fields["kv_format"] = self.library.enums["leanattn_kv_format"]["LEANATTN_KV_FP8_E4M3"]
         plan = self.query(step, False, kv_layout=int(data.layout == "NHD"), **fields).plan()
         workspace = self.workspace(plan)
-        more = {"q_offsets": data.q_offsets.data_ptr()} if step.q_len > 1 else {}
+        more = {"q_offsets": data.q_offsets.data_ptr(), "query_tokens": data.q.shape[0]} if step.q_len > 1 else {}
         if step.paged:
             more |= {"page_table": data.page_table.data_ptr(), "max_pages": data.page_table.shape[1], "pool_pages": data.k[0].shape[0]}
         if step.fp8:

@@ -33,6 +33,9 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
   if (spec.features.ragged_q && !spec.features.batch_invariant)
     layout.tile_positions = 5, layout.light_tile_positions = 4;
+  // Where contributors wait for each other, one range of a CTA is all that they may wait for. And all warps of a
+  // producer that gathers have copies to make.
+  if (layout.tile_positions > 1 && !layout.gathers_rows && spec.fixup == FixUp::ticket) layout.most_passes = 4;
   layout.holds_results = true;
   layout.writes_rows = writes_rows_whole(spec, layout, 1);
   layout.shared_bytes =

@@ -193,6 +193,10 @@ struct StepOrder {
 #endif
 };
 
+// Tells the compiler that all lanes have the same value. Then it and what is made of it, such as operands' descriptors,
+// stand in uniform registers, from which matrix instructions take them.
+LEAN_DEVICE int uniform(int x) { return __shfl_sync(kFullMask, x, 0); }
+
 // Attends to a segment.
 LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, KvRing ring, StepOrder& order,
                                 Operands& shared, Attention& a, int warpgroup) {
@@ -200,8 +204,9 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   asm volatile("" : "+r"(ring.stages), "+r"(ring.full), "+r"(ring.empty), "+r"(q));  // lest every step work them out
   RingPosition& at = order.at;
   const bool signals = threadIdx.x % 32 == 0;
-  const int end = end_read(s);
-  int read = first_read(s);
+  at = {(u32)uniform((int)at.stage), (u32)uniform((int)at.parity)};
+  const int end = uniform(end_read(s));
+  int read = uniform(first_read(s));
   if (!has_rows(s, warpgroup)) {  // the warpgroup only says that it has read
 #pragma unroll 1
     for (; read < end; read += kStepTokens, at.next())
@@ -219,8 +224,8 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
     order.begun = true;
   }
   // The query tokens of the warpgroup's rows.
-  const int row = s.row_block * kRows + warpgroup * 64, first_token = row / kGroup,
-            last_token = min((row + 63) / kGroup, s.query.count - 1);
+  const int row = uniform(s.row_block * kRows + warpgroup * 64), first_token = row / kGroup,
+            last_token = min((row + 63) / kGroup, uniform(s.query.count) - 1);
   float score[kStepTokens / 8][4], factor[2];
   u32 weight[kStepTokens / 16][4];
   Step step, before;  // whose scores are made, and the one before it, whose values are added
@@ -228,7 +233,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   RingPosition before_at;
   bool masked;
   const auto next_step = [&] {
-    step = step_at(s, read);
+    step = step_at(read, end, sinks_end(s), s.visible.shift);
 #if defined(LEAN_APPENDS_TO_STAGE)
     append_to_stage(args, s, step, ring, at, order.fresh, warpgroup);
 #endif

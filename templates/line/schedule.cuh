@@ -120,6 +120,19 @@ LEAN_HD unsigned lean_tiles_of_blocks(int before, unsigned blocks, int rows, int
                                (unsigned)(group * tile));
 }
 
+// LeanTiles behind the sink tokens that a row block with query tokens within `tokens` of each other can read at most,
+// where a query token sees `window` tokens. Runs are as in lean_visible.
+LEAN_HD constexpr unsigned lean_window_tiles(int window, int tokens, int tile, int run) {
+  return (unsigned)(window + tokens + run - 2 + tile - 1) / (unsigned)tile;
+}
+
+// The same sum where no row block has more than `most`.
+LEAN_HD unsigned lean_tiles_of_blocks(int before, unsigned blocks, int rows, int group, int tile, unsigned most) {
+  const int whole = ((int)most * tile - before) * group / rows;  // row blocks that end within so many LeanTiles
+  const unsigned growing = whole < 0 ? 0u : (unsigned)whole < blocks ? (unsigned)whole : blocks;
+  return lean_tiles_of_blocks(before, growing, rows, group, tile) + (blocks - growing) * most;
+}
+
 // floor((2^32 - 1) / grid), by which the kernel splits the line without a division.
 LEAN_HD unsigned lean_reciprocal(unsigned grid) { return 0xffffffffu / grid; }
 

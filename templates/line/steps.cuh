@@ -11,8 +11,8 @@ LEAN_DEVICE int end_read(const Segment& s) {
   if constexpr (kSelectionBlock > 0)
     return s.tile_end == s.tiles ? s.context_length * kSelectionBlock : (int)(s.tile_end * (u32)kTile);
   if constexpr (kOutputsEndApart)
-    return s.tile_end == s.tiles ? end_of_output(s.context_length, s.query, s.row_block / kRowBlocksInStep)
-                                 : (int)(s.tile_end * (u32)kTile);
+    return min((int)(s.tile_end * (u32)kTile),
+               end_of_output(s.context_length, s.query, s.row_block / kRowBlocksInStep) - s.visible.shift);
   return s.tile_end == s.tiles ? s.context_length - s.visible.shift : (int)(s.tile_end * (u32)kTile);
 }
 LEAN_DEVICE int sinks_end(const Segment& s) { return (int)(s.visible.sink_tiles * (u32)kTile); }

@@ -30,7 +30,28 @@ struct Walk {
   u32 position, end;  // the tile position the walk is at, and the end of the range
   u32 origin;         // where the segment's output tile begins: empty positions, then its LeanTiles
   Segment segment;
+#if defined(LEAN_PASSES)
+  u32 pass, shift;  // which range of this CTA's it is, of 2^shift
+#endif
 };
+
+// The line's ranges, and which one the walk is in.
+#if defined(LEAN_PASSES)
+// A long line of many KV heads is walked in passes: each CTA has a range in every part of it. So fewer KV heads are
+// walked at a time, and row blocks of one find KV in L2 that others have read. A pass is long beside what the merge at
+// its ends takes, and has as many KV heads as keep all CTAs apart.
+constexpr u32 kPassTiles = 160, kPassHeads = 32;
+LEAN_DEVICE u32 shift_of_passes(const LeanDecodeArgs& args, u32 line) {
+  const u32 tiles = (u32)((u64)line * args.grid_reciprocal >> 32) / kTilePositions,  // of a CTA
+      heads = (u32)(args.batch * args.kv_heads), passes = min(tiles / kPassTiles, heads / kPassHeads);
+  return args.batch > 32 ? 0 : passes >= 4 ? 2 : passes >= 2 ? 1 : 0;
+}
+LEAN_DEVICE u32 ranges(const Walk& walk) { return ranges() << walk.shift; }
+LEAN_DEVICE u32 own_range(const Walk& walk) { return own_range() + walk.pass * ranges(); }
+#else
+LEAN_DEVICE u32 ranges(const Walk&) { return ranges(); }
+LEAN_DEVICE u32 own_range(const Walk&) { return own_range(); }
+#endif
 
 LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile_end == s.tiles; }
 
@@ -90,9 +111,13 @@ LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
 
 // Takes this CTA's range of a line of `line` tile positions. False when it is empty.
 LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
-  walk.split = lean_split(line, ranges(), args.grid_reciprocal, kTilePositions);
-  walk.position = lean_range_begin(walk.split, own_range(), line);
-  walk.end = lean_range_end(walk.split, own_range(), ranges(), line);
+  u32 reciprocal = args.grid_reciprocal;
+#if defined(LEAN_PASSES)
+  walk.shift = shift_of_passes(args, line), reciprocal >>= walk.shift;
+#endif
+  walk.split = lean_split(line, ranges(walk), reciprocal, kTilePositions);
+  walk.position = lean_range_begin(walk.split, own_range(walk), line);
+  walk.end = lean_range_end(walk.split, own_range(walk), ranges(walk), line);
   if (kRowBlocksInStep > 1 && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
   return walk.position != walk.end;
 }
@@ -114,8 +139,10 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
 // Where requests have their own numbers of query tokens: takes output tile `output` of the segment's KV head.
 LEAN_DEVICE void set_output(Segment& s, int output) {
   s.row_block = output * kRowBlocksInStep + (int)blockIdx.x % kRowBlocksInStep;
-  if constexpr (kOutputsEndApart)
-    s.tiles = s.visible.tiles = lean_tiles_of(end_of_output(s.context_length, s.query, output), kTile);
+  if constexpr (kOutputsEndApart) {
+    s.visible = visible_of_output(s.context_length, s.query, output);
+    s.tiles = s.visible.tiles;
+  }
 }
 
 // There, goes on to the next output tile. False behind the last one.
@@ -150,7 +177,7 @@ LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin)
 }
 
 // Moves to the next segment. False when the range is done.
-LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
+LEAN_DEVICE bool next_of_range(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
   if constexpr (kBatchInvariant) {
     if (s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
@@ -174,14 +201,15 @@ LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
 
 // Finds where this CTA's range begins. False when it is empty. A batch of up to 32 requests has one in each lane; of a
 // larger one see line/find_start.cuh, whose search this is.
-LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
+template <bool kOfAnyBatch>
+LEAN_DEVICE bool start_range(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
   const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // of a request that the line counts alike
   int request = 0, length = kSecondCache ? first_length : min(max(first_length, 0), args.context_capacity);
   const u32 positions = positions_of(args, min(lane, args.batch - 1), length);
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
   if (args.batch > 1) {
-    if (args.batch > 32) {
+    if (kOfAnyBatch && args.batch > 32) {
 #if defined(LEAN_WINDOW_OF_PART)
       const Batch batch = {args.context_lengths,  args.q_offsets,    args.batch,
                            args.context_capacity, args.segment_cost, outputs,
@@ -214,7 +242,7 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   if constexpr (kRaggedQ) {
     find_output(args, walk, origin);
     // The range may begin behind the first position of the output tile's last LeanTile.
-    if constexpr (kTilePositions > 1) return set_segment_tiles(args, walk) || next_segment(args, walk);
+    if constexpr (kTilePositions > 1) return set_segment_tiles(args, walk) || next_of_range(args, walk);
     return set_segment_tiles(args, walk);
   }
   const u32 tile_positions = args.segment_cost + s.tiles,
@@ -224,3 +252,51 @@ LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* p
   s.row_block = (int)((kRowBlocksInStep > 1 ? blockIdx.x : output) % kRowBlocks);
   return set_segment_tiles(args, walk);
 }
+
+#if defined(LEAN_PASSES)
+// Where the passes behind the first one begin. A producer warp without copies finds them while the first one is walked,
+// so that no other warp has the search in its main loop.
+struct FoundPasses {
+  Walk walk[kMostPasses];
+  bool any[kMostPasses];
+  alignas(8) u64 barrier;  // completes once they are found
+};
+LEAN_DEVICE FoundPasses& found_passes() {
+  __shared__ FoundPasses found;
+  return found;
+}
+LEAN_DEVICE void init_passes() { init_barrier(shared_address(&found_passes().barrier), 1); }
+LEAN_DEVICE void find_passes(const LeanDecodeArgs& args, Walk& walk) {
+  while (++walk.pass < 1u << walk.shift) {
+    const bool any = start_range<false>(args, first_length(args), nullptr, walk);
+    if (threadIdx.x % 32 == 0) found_passes().walk[walk.pass] = walk, found_passes().any[walk.pass] = any;
+  }
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(shared_address(&found_passes().barrier));
+}
+
+// Goes to the first segment of the next pass. False behind the last one.
+LEAN_DEVICE bool next_pass(Walk& walk) {
+  while (walk.pass + 1 < 1u << walk.shift) {
+    const u32 pass = walk.pass + 1;
+    while (!is_complete(shared_address(&found_passes().barrier), 0)) continue;
+    const bool any = found_passes().any[pass];
+    walk = found_passes().walk[pass];
+    if (any) return true;
+  }
+  return false;
+}
+// Only the first pass is searched here. Its range has a LeanTile if the line has passes, for these are long.
+LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
+  walk.pass = walk.shift = 0;
+  return start_range<true>(args, first_length, part_sums, walk);
+}
+LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
+  return next_of_range(args, walk) || next_pass(walk);
+}
+#else
+LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
+  return start_range<true>(args, first_length, part_sums, walk);
+}
+LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) { return next_of_range(args, walk); }
+#endif

@@ -1,14 +1,18 @@
 // line/work.cuh -- which output tiles a request has, and what of its context each of them reads.
 // ---
 // Where requests have their own numbers of query tokens, a request has only the output tiles that these fill, none
-// without any. Then too an output tile reads the context up to its own last query token, where that is all that decides
-// what its rows see.
+// without any. Then too an output tile of a causal problem reads what its own query tokens see.
 
 #if defined(LEAN_POSITIONS)
 constexpr bool kOutputsEndApart = false;  // a rank's part of a context may end before or behind the query tokens
 #else
-constexpr bool kOutputsEndApart = kRaggedQ && kQueryMask == kCausal && kWindow == 0;
+constexpr bool kOutputsEndApart = kRaggedQ && kQueryMask == kCausal;
 #endif
+
+// There, with a window: LeanTiles of sink tokens, and how many an output tile has at most behind them. What it has is a
+// bound of what it reads, because the latter depends on where runs begin; LeanTiles without tokens take no time.
+constexpr u32 kSinkTiles = (kSinkTokens + kTile - 1) / kTile;
+constexpr u32 kWindowTiles = lean_window_tiles(kWindow, (kRowsOfRange - 1) / kGroup + 2, kTile, kPageRun);
 
 // Output tiles of a KV head, where requests have their own numbers of query tokens.
 LEAN_DEVICE u32 outputs_of(const QueryTokens& query) { return lean_row_blocks(query.count * kGroup, kRowsOfRange); }
@@ -27,6 +31,8 @@ LEAN_DEVICE LeanVisible visible_of(const Arrays& args, int request, int context_
   return visible_of_part(args, request, context_length);
 #else
   if constexpr (kSelectionBlock > 0) return {lean_tiles_of(context_length * kSelectionBlock, kTile), 0, 0};
+  if constexpr (kOutputsEndApart && kWindow > 0)  // of its last output tile
+    return {kSinkTiles + min(lean_tiles_of(context_length, kTile), kWindowTiles), 0, 0};
   if constexpr (kWindow > 0)
     return lean_visible(context_length, query_tokens(args.q_offsets, request).count, kTile, kWindow, kSinkTokens,
                         kPageRun);
@@ -39,15 +45,29 @@ LEAN_DEVICE int end_of_output(int context_length, const QueryTokens& query, int 
   return lean_block_end(context_length - query.count, query.count, output, kRowsOfRange, kGroup);
 }
 
-// Tile positions of the first `count` output tiles of a KV head. tiles: LeanTiles of what its request reads together.
+// What output tile `output` of a KV head reads, where that depends on the output tile.
+LEAN_DEVICE LeanVisible visible_of_output(int context_length, const QueryTokens& query, int output) {
+  const int end = end_of_output(context_length, query, output);
+  if constexpr (kWindow == 0) return {lean_tiles_of(end, kTile), 0, 0};
+  const int first_query = context_length - query.count + output * kRowsOfRange / kGroup;
+  LeanVisible visible = lean_visible(end, end - first_query, kTile, kWindow, kSinkTokens, kPageRun);
+  visible.tiles = kSinkTiles + min(lean_tiles_of(end, kTile), kWindowTiles);
+  return visible;
+}
+
+// Tile positions of the first `count` output tiles of a KV head. tiles: LeanTiles of what its request reads together,
+// or the last output tile.
 LEAN_DEVICE u32 positions_of_outputs(u32 segment_cost, int context_length, const QueryTokens& query, u32 tiles,
                                      u32 count) {
   if constexpr (!kOutputsEndApart && kTilePositions == 1) return count * (segment_cost + tiles);
   const u32 last = count > 0 && count == outputs_of(query) ? 1 : 0,  // it may have fewer rows than the others
-      before = count - last,
-            tiles_before = kOutputsEndApart
-                               ? lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange, kGroup, kTile)
-                               : before * tiles;
+      before = count - last;
+  u32 tiles_before = before * tiles;
+  if constexpr (kOutputsEndApart && kWindow == 0)
+    tiles_before = lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange, kGroup, kTile);
+  if constexpr (kOutputsEndApart && kWindow > 0)
+    tiles_before = before * kSinkTiles + lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange,
+                                                              kGroup, kTile, kWindowTiles);
   return (count * segment_cost + tiles_before) * kTilePositions +
          last * tiles * positions_of_tile(query, (int)count - 1);
 }

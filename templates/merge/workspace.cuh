@@ -14,9 +14,9 @@ struct Contributors {
 };
 
 // The slots of a row block's CTAs are neighbours, also where row blocks go in step.
-LEAN_DEVICE u32 slot_of_range(u32 range, int row_block) {
+LEAN_DEVICE u32 slot_of_range(const Walk& walk, u32 range, int row_block) {
   if constexpr (kRowBlocksInStep == 1) return range;
-  return (u32)number_in_step(row_block) * ranges() + range;
+  return (u32)number_in_step(row_block) * ranges(walk) + range;
 }
 
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
@@ -27,9 +27,9 @@ LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk&
   LeanSplit split = walk.split;
   asm volatile("" : "+r"(split.base), "+r"(split.pace));  // lest what was made of them be kept in registers
   // No CTA has what lies behind a line that has changed since it was split.
-  const u32 begin = s.tile_begin == 0 ? own_range() : min(lean_owner(split, first), own_range()),
-            last = s.tile_end == s.tiles ? own_range() : min(lean_owner(split, last_tile), ranges() - 1);
-  return {slot_of_range(begin, s.row_block), last - begin + 1, own_range() - begin};
+  const u32 own = own_range(walk), begin = s.tile_begin == 0 ? own : min(lean_owner(split, first), own),
+            last = s.tile_end == s.tiles ? own : min(lean_owner(split, last_tile), ranges(walk) - 1);
+  return {slot_of_range(walk, begin, s.row_block), last - begin + 1, own - begin};
 }
 
 // A slot has room for two partials, because a CTA shares two output tiles at most: 1 is of the tile that it is the

@@ -274,13 +274,13 @@ TEST(Generator, PlainDenseKernelsHaveFewerThan1210LinesOfCode) {
   }
 }
 
-TEST(Generator, TheDefaultKernelsOfLlama3HaveFewerThan1625LinesWithComments) {
+TEST(Generator, TheDefaultKernelsOfLlama3HaveFewerThan1640LinesWithComments) {
   KernelSpec spec{
       .arch = {9, 0, true}, .head_dim = 128, .group = 4, .load = LoadPath::tensor, .stages = 3, .ctas_per_sm = 2};
   for (const int page_size : {0, 16}) {
     spec.features.page_size = page_size;
     const std::string source = emit(spec)->source;
-    EXPECT_LT(std::count(source.begin(), source.end(), '\n'), 1625) << kernel_name(spec);
+    EXPECT_LT(std::count(source.begin(), source.end(), '\n'), 1640) << kernel_name(spec);
     EXPECT_EQ(source.find("tree_mask"), std::string::npos) << "arguments of features are not spelled out";
   }
 }

@@ -28,6 +28,7 @@ namespace walk {
     }                                                                                         \
     static bool next(const LeanDecodeArgs& args, Walk& at) { return next_segment(args, at); } \
     static int end(const Segment& s) { return end_read(s) + s.visible.shift; }                \
+    static int behind_sinks(const Segment& s) { return sinks_end(s) + s.visible.shift; }      \
   };
 
 #include "tests/device/begin.cuh"
@@ -58,6 +59,31 @@ constexpr bool kRaggedQ = true;
 #include "tests/device/line.cuh"
 WALKED_KERNEL
 }  // namespace ragged_window
+#define LEAN_PASSES
+namespace ragged_in_passes {
+constexpr int kQLen = 40, kRowBlocks = 6, kTile = 16, kMostPasses = 4;
+constexpr unsigned kTilePositions = 5, kLightTilePositions = 4;
+constexpr bool kRaggedQ = true;
+#include "tests/device/line.cuh"
+/// As WALKED_KERNEL, but each CTA finds its next pass where it begins.
+struct Kernel {
+  using Line = Walk;
+  static constexpr int kMostTokens = kQLen, kHeadsOfGroup = kGroup, kRowsOfBlock = kRows, kInStep = kRowBlocksInStep,
+                       kTokensOfTile = kTile, kSees = kWindow;
+  static bool start(const LeanDecodeArgs& args, u32* sums, Walk& at) {
+    return start_walk(args, first_length(args), sums, at);
+  }
+  static bool next(const LeanDecodeArgs& args, Walk& at) {
+    if (next_of_range(args, at)) return true;
+    while (++at.pass < 1u << at.shift)
+      if (start_range<false>(args, first_length(args), nullptr, at)) return true;
+    return false;
+  }
+  static int end(const Segment& s) { return end_read(s) + s.visible.shift; }
+  static int behind_sinks(const Segment& s) { return sinks_end(s) + s.visible.shift; }
+};
+}  // namespace ragged_in_passes
+#undef LEAN_PASSES
 #include "tests/device/end.cuh"
 
 constexpr int kHeads = 2, kCapacity = 500, kSecondCapacity = 700;
@@ -171,11 +197,11 @@ std::vector<int> ends_of(int length, int count, int group, int rows, int in_step
 }
 
 template <class Kernel>
-void expect_all_rows_read_what_they_see(int batch, unsigned grid, unsigned seed, bool empty) {
+void expect_all_rows_read_what_they_see(int batch, unsigned grid, unsigned seed, bool empty, int capacity = kCapacity) {
   constexpr int kBlocks =
       (Kernel::kMostTokens * Kernel::kHeadsOfGroup + Kernel::kRowsOfBlock - 1) / Kernel::kRowsOfBlock;
   std::mt19937 random(seed);
-  const std::vector<int> lengths = lengths_of(batch, kCapacity, seed);
+  const std::vector<int> lengths = lengths_of(batch, capacity, seed);
   std::vector<int> starts{0};
   for (int i = 0; i < batch; ++i) {
     const int most = empty ? 0 : random() % 3 == 0 ? 1 : Kernel::kMostTokens;
@@ -186,7 +212,7 @@ void expect_all_rows_read_what_they_see(int batch, unsigned grid, unsigned seed,
   std::map<std::tuple<int, int, int>, u32> tiles;
   LeanDecodeArgs args{};
   args.batch = batch, args.kv_heads = kHeads, args.segment_cost = seed % 3;
-  args.context_lengths = lengths.data(), args.context_capacity = kCapacity, args.q_offsets = starts.data();
+  args.context_lengths = lengths.data(), args.context_capacity = capacity, args.q_offsets = starts.data();
   args.grid_reciprocal = lean_reciprocal(grid);
   run_lanes(kLanes, [&](u32 lane) {
     gridDim.x = grid * static_cast<unsigned>(Kernel::kInStep);
@@ -203,12 +229,16 @@ void expect_all_rows_read_what_they_see(int batch, unsigned grid, unsigned seed,
         EXPECT_EQ(known->second, s.tiles);
         if (s.tile_end != s.tiles) continue;
         const auto r = static_cast<std::size_t>(s.request);
-        const int length = std::clamp(lengths[r], 0, kCapacity), count = starts[r + 1] - starts[r];
+        const int length = std::clamp(lengths[r], 0, capacity), count = starts[r + 1] - starts[r];
         const std::vector<int> ends =
             ends_of(length, count, Kernel::kHeadsOfGroup, Kernel::kRowsOfBlock, Kernel::kInStep);
         ASSERT_LT(static_cast<std::size_t>(s.row_block), ends.size());
-        EXPECT_EQ(Kernel::end(s), Kernel::kSees > 0 ? length : ends[static_cast<std::size_t>(s.row_block)]);
-        if (Kernel::kSees == 0) {
+        EXPECT_EQ(Kernel::end(s), ends[static_cast<std::size_t>(s.row_block)]);
+        if (Kernel::kSees > 0) {
+          const int first_query = length - count + s.row_block * Kernel::kRowsOfBlock / Kernel::kHeadsOfGroup;
+          EXPECT_LE(Kernel::behind_sinks(s), std::max(first_query - Kernel::kSees + 1, 0));
+          EXPECT_GT(static_cast<int>(s.tiles) * Kernel::kTokensOfTile, Kernel::end(s) - s.visible.shift - 1);
+        } else {
           EXPECT_EQ(s.tiles, lean_tiles_of(Kernel::end(s), Kernel::kTokensOfTile));
         }
       }
@@ -241,6 +271,14 @@ TEST(Walk, RequestsWithTheirOwnNumbersOfQueryTokensHaveOnlyTheOutputTilesThatThe
     expect_all_rows_read_what_they_see<ragged_window::Kernel>(batch, grid, seed, false);
     expect_all_rows_read_what_they_see<ragged::Kernel>(batch, 7, 1, true);
   }
+}
+
+TEST(Walk, AWalkInPassesReachesEveryLeanTileOnce) {
+  // 2 KV heads of 32 requests are enough for two passes, and of long contexts.
+  for (const unsigned grid : {3u, 5u, 40u})
+    expect_all_rows_read_what_they_see<ragged_in_passes::Kernel>(32, grid, grid, false, 6000);
+  expect_all_rows_read_what_they_see<ragged_in_passes::Kernel>(5, 3, 1, false, 6000);
+  expect_all_rows_read_what_they_see<ragged_in_passes::Kernel>(40, 3, 1, false, 6000);
 }
 
 }  // namespace walk
