@@ -69,6 +69,20 @@ GATHERED(true, 5, 4, 2, 12)
 
 #include "templates/kv/produce_gathered.cuh"
 }  // namespace pages_of_12
+namespace pages_of_4 {
+GATHERED(false, 2, 1, 2, 4)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "templates/kv/paged_tokens.cuh"
+
+#include "templates/kv/produce_gathered.cuh"
+}  // namespace pages_of_4
 namespace two_caches {
 GATHERED(false, 1, 2, 1, 4)
 constexpr int kSelectionBlock = 16, kSelectionQueries = 2;
@@ -229,6 +243,8 @@ void check_pages(int page_size, int v_panels, const Producer& producer) {
 TEST(GatheredRows, OfPagesOfOneTokenLieInTheStageAsTensorCopiesPutThem) { check_pages(1, 1, PRODUCER(pages_of_1)); }
 
 TEST(GatheredRows, OfALatentCacheAreCopiedPartByPart) { check_pages(12, 4, PRODUCER(pages_of_12)); }
+
+TEST(GatheredRows, OfKAndVThatArePartsAreCopiedPartByPart) { check_pages(4, 1, PRODUCER(pages_of_4)); }
 
 TEST(GatheredRows, OfSelectedBlocksComeFromTwoCaches) {
   std::mt19937 random(testing::UnitTest::GetInstance()->random_seed() + 11);
