@@ -113,8 +113,8 @@ LEAN_DEVICE void wait_for_both(const LeanDecodeArgs& args, const KvRing& ring, c
 // Makes zeros of those rows of V of a step, which has come, that are not there: weights of 0 would not make 0 of a NaN.
 LEAN_DEVICE void finish_values(const Step& step, const Holes& holes, const KvRing& ring, const RingPosition& at,
                                int warpgroup) {
-  const u32 values = ring.stages + at.stage * kStageBytes + kVOffset;
   if constexpr (kGathers) return fence_async_proxy();  // such rows arrive as zeros
+  const u32 values = ring.stages + at.stage * kStageBytes + kVOffset;
   const bool has_holes = kSelectionBlock > 0 && any_hole(holes);
   if (step.count == kStepTokens && !has_holes) return;
   if (step.count < kStepTokens) zero_v_rows(values, step.count);
