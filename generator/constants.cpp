@@ -39,9 +39,9 @@ void add_constants_of_rows(KernelSource& source) {
                   "output tiles per KV head, and query rows of each");
   source.number("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs that take a range together, a row block each");
   source.number("kMostPasses", layout.most_passes, "ranges of a CTA, at most");
-  source.constant("unsigned", "kTilePositions",
-                  fmt::format("{}, kLightTilePositions = {}", layout.tile_positions, layout.light_tile_positions),
-                  "of a LeanTile on the line, and where at most half of an output tile's rows exist");
+  source.constant("unsigned", "kTilePositions", fmt::to_string(layout.tile_positions), "of a LeanTile on the line");
+  source.constant("unsigned", "kLightTilePositions", fmt::to_string(layout.light_tile_positions),
+                  "and where at most half of an output tile's rows exist");
 }
 
 void add_constants_of_steps(KernelSource& source) {
