@@ -163,6 +163,8 @@ void print_layout(const KernelSpec& s) {
       l.registers,      l.strip_loads,     l.state_columns,      l.stage_parts,     l.shared_bytes,
       l.producer_warps, l.threads,         l.step_tokens,        l.partial_floats,  l.family->exchange_order};
   for (const int number : numbers) fmt::print(" {}", number);
+  for (const int number : {l.tile_positions, l.light_tile_positions, l.consumer_registers, l.producer_registers})
+    fmt::print(" {}", number);
   const auto valid = validate(s);
   if (!valid)
     fmt::print(" {}: {}; {}", static_cast<int>(valid.error().code), valid.error().message, valid.error().hint);

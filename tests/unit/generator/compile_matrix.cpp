@@ -71,6 +71,22 @@ const Features kFeatures[] = {
      .context_interleave = 1},
 };
 
+constexpr int kPrompt = 4096;
+const std::pair<int, Features> kPrefill[] = {
+    {128, {.page_size = 16, .q_len = kPrompt, .ragged_q = true}},
+    {64, {.page_size = 1, .q_len = kPrompt, .ragged_q = true, .append = true, .rope = Rope::interleaved}},
+    {128, {.q_len = kPrompt, .ragged_q = true, .append = true, .rope = Rope::half_split}},
+    {128, {.page_size = 16, .q_len = kPrompt, .ragged_q = true, .window = 500, .sink_tokens = 4, .sink_logits = true}},
+    {192, {.page_size = 128, .q_len = kPrompt, .ragged_q = true, .soft_cap = 30, .alibi = true, .v_head_dim = 128}},
+    {192, {.page_size = 12, .q_len = kPrompt, .ragged_q = true}},
+    {256, {.page_size = 16, .q_len = kPrompt, .ragged_q = true}},
+    {256, {.q_len = kPrompt, .ragged_q = true, .score = "score * 0.5f + head"}},
+    {128, {.q_len = 16, .mask = QueryMask::tree}},
+    {128, {.page_size = 16, .q_len = 16, .ragged_q = true, .batch_invariant = true}},
+    {128, {.page_size = 64, .selection_block = 64}},
+    {128, {.page_size = 16, .q_len = 16, .ragged_q = true, .context_parallel = 2}},
+};
+
 }  // namespace
 
 KernelSpec matrix_spec(Arch arch, DType dtype, int head_dim, LoadPath load, FixUp fixup, int group) {
@@ -107,11 +123,20 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     }
   }
   const std::size_t ordinary = specs.size();
-  // Query rows on the matrix rows: one warpgroup holds all, two take steps in turn, two share them.
+  // Query rows on the matrix rows: one warpgroup holds all, two take steps in turn, two have half of them each.
   for (const auto& [q_len, warps] : {std::pair{12, 4}, std::pair{16, 8}, std::pair{32, 8}}) {
     KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, 4);
     spec.features = {.q_len = q_len, .mask = QueryMask::full};
     spec.warps = warps, spec.stages = 2;
+    specs.push_back(spec);
+  }
+  // Prefill, with all widths of V, whatever brings K and V and whatever rows see.
+  for (const auto& [head_dim, features] : kPrefill) {
+    const FixUp fixup = specs.size() % 2 == 0 || features.batch_invariant ? FixUp::ticket : FixUp::wait;
+    KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, fixup, 8);
+    spec.head_dim = head_dim, spec.features = features, spec.warps = 8, spec.stages = 2;
+    if (features.batch_invariant) spec.tile = 2048;
+    if (features.selection_block > 0) spec.group = 128;
     specs.push_back(spec);
   }
   // Latent caches: tokens on the matrix rows, and warpgroups with roles. Where those trade registers, the compiler may

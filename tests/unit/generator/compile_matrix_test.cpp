@@ -61,6 +61,12 @@ TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndSomeOnAnotherArc
   expect_all_compile(specs);
 }
 
+TEST(CompileMatrix, HasKernelsOfEveryFamily) {
+  std::set<const KernelFamily*> met;
+  for (const KernelSpec& spec : matrix(Combinations::all)) met.insert(&family_of(spec));
+  EXPECT_EQ(met.size(), families().size());
+}
+
 /// Many kernels over latent caches of bytes spill more than they may. An engine takes the first of the default kernels
 /// that compiles.
 TEST(CompileMatrix, EveryLatentCacheOfBytesHasADefaultKernelThatCompiles) {

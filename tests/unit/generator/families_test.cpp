@@ -69,6 +69,10 @@ TEST(Families, QueryRowsAndWarpsDecideBetweenThoseOfLoadPathTensor) {
   };
   EXPECT_EQ(family(32, 4, 128, false), &kWgmmaTokens);
   EXPECT_EQ(family(33, 4, 128, false), &kWgmmaRows);
+  EXPECT_EQ(family(64, 8, 128, false), &kWgmmaRows);
+  EXPECT_EQ(family(65, 8, 128, false), &kWgmmaPrefill);
+  EXPECT_EQ(family(128, 8, 256, false), &kWgmmaPrefill) << "also with wide heads";
+  EXPECT_EQ(family(65, 4, 128, false), &kWgmmaRows) << "one warpgroup has 64 rows";
   EXPECT_EQ(family(128, 4, 256, false), &kWgmmaTokens) << "rows of wide heads do not fit";
   EXPECT_EQ(family(16, 8, 576, true), &kWgmmaTokens);
   EXPECT_EQ(family(17, 8, 576, true), &kWgmmaRoles);

@@ -100,6 +100,18 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   KernelSpec few{.group = 32, .load = LoadPath::tensor}, many{.group = 33, .load = LoadPath::tensor};
   EXPECT_TRUE(has(few, "attend/wgmma_tokens.cuh --") && has(few, "m64n32k16.f32.bf16.bf16"));
   EXPECT_TRUE(has(many, "attend/wgmma_rows.cuh --") && has(many, "m64n128k16") && has(many, "m64n64k16"));
+  EXPECT_TRUE(has(many, "attend/steps_in_turn.cuh --") && !has(many, "attend/query_rows.cuh --"));
+  KernelSpec prefill{.group = 65, .load = LoadPath::tensor, .warps = 8};
+  EXPECT_TRUE(has(prefill, "attend/wgmma_prefill.cuh --") && has(prefill, "attend/query_rows.cuh --"));
+  EXPECT_TRUE(!has(prefill, "attend/wgmma_rows.cuh --") && !has(prefill, "attend/steps_in_turn.cuh --"));
+  EXPECT_FALSE(has(prefill, "positions_of_tile")) << "all its LeanTiles count one position";
+  prefill.features = {.q_len = 40, .ragged_q = true};
+  EXPECT_TRUE(has(prefill, "kLightTilePositions = 4") && has(prefill, "positions_of_tile"));
+  // Only these kernels have what turns and parts need.
+  for (const char* const text : {"produces_part", "begin_turn", "has_rows", "sync_held"}) {
+    EXPECT_TRUE(has(prefill, text)) << text;
+    EXPECT_TRUE(!has(few, text)) << text;
+  }
 }
 
 /// The lines that hold more than a comment.

@@ -137,6 +137,87 @@ TEST(KernelSpec, FeaturesThatAFamilyHasNotAreNamed) {
   EXPECT_TRUE(validate(wide).has_value());
 }
 
+/// A kernel for prefill: several prompts of up to 4096 query tokens, two warpgroups.
+KernelSpec prefill_spec() {
+  KernelSpec spec{.group = 4, .features = {.page_size = 16, .q_len = 4096, .ragged_q = true}};
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.stages = 3;
+  return spec;
+}
+
+TEST(KernelSpec, PrefillHas64RowsForEachWarpgroupAndAProducerWarpForKAndForV) {
+  const KernelSpec spec = prefill_spec();
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  const KernelLayout layout = layout_of(spec);
+  EXPECT_EQ(layout.family, &kWgmmaPrefill);
+  EXPECT_EQ(layout.rows, 128);
+  EXPECT_EQ(layout.row_blocks, 4096 * 4 / 128);
+  EXPECT_EQ(layout.row_blocks_in_step, 1);
+  EXPECT_EQ(layout.stage_parts, 2) << "K, then V";
+  EXPECT_EQ(layout.producer_warps, 4) << "a warpgroup, which alone can hand over registers";
+  EXPECT_EQ(layout.threads, 384);
+  EXPECT_EQ(std::pair(layout.consumer_registers, layout.producer_registers), std::pair(232, 40));
+  EXPECT_TRUE(layout.holds_results && layout.writes_rows);
+  // q of both warpgroups, and three stages of 64 tokens of K and V; a ring begins at a multiple of 1024 bytes.
+  EXPECT_EQ(layout.shared_bytes, 2 * 64 * 128 * 2 + 3 * 64 * 256 * 2 + 1024);
+  EXPECT_EQ(layout.partial_columns, 128 * 128 / 4);
+  KernelSpec gathers = spec, appends = spec;
+  gathers.features.page_size = 1, appends.features.append = true;
+  for (const KernelSpec& other : {gathers, appends}) {
+    ASSERT_TRUE(validate(other)) << validate(other).error().message;
+    EXPECT_EQ(std::pair(layout_of(other).consumer_registers, layout_of(other).producer_registers), std::pair(200, 104));
+  }
+  for (const KernelSpec& of : {spec, gathers, appends}) {
+    const KernelLayout l = layout_of(of);
+    EXPECT_LE(256 * l.consumer_registers + 128 * l.producer_registers, l.threads * l.registers);
+  }
+}
+
+TEST(KernelSpec, LeanTilesOfPrefillAreWeighedWhereRequestsDiffer) {
+  const auto positions = [](const KernelSpec& spec) {
+    return std::pair(layout_of(spec).tile_positions, layout_of(spec).light_tile_positions);
+  };
+  KernelSpec spec = prefill_spec(), invariant = spec, uniform = spec, few = spec;
+  invariant.features.batch_invariant = true;
+  uniform.features = {.q_len = 40, .mask = QueryMask::full};
+  few.features.q_len = 4, few.group = 16;  // 64 query rows
+  ASSERT_EQ(layout_of(uniform).family, &kWgmmaPrefill);
+  ASSERT_NE(layout_of(few).family, &kWgmmaPrefill);
+  EXPECT_EQ(positions(spec), std::pair(5, 4));
+  EXPECT_EQ(positions(invariant), std::pair(1, 1)) << "a slot of its workspace is a tile position";
+  EXPECT_EQ(positions(uniform), std::pair(1, 1));
+  EXPECT_EQ(positions(few), std::pair(1, 1));
+}
+
+TEST(KernelSpec, PrefillThatDoesNotFitIsRefusedWithItsReason) {
+  const auto refusal = [](auto change) {
+    KernelSpec spec = prefill_spec();
+    change(spec);
+    const auto ok = validate(spec);
+    EXPECT_FALSE(ok);
+    return ok ? std::string("taken") : ok.error().message + "; " + ok.error().hint;
+  };
+  const auto expect_named = [](const std::string& message, std::initializer_list<const char*> words) {
+    for (const char* word : words) EXPECT_NE(message.find(word), std::string::npos) << message;
+  };
+  expect_named(refusal([](KernelSpec& s) { s.head_dim = 96; }), {"head sizes 96", "multiples of 64"});
+  expect_named(refusal([](KernelSpec& s) { s.head_dim = 512, s.stages = 1; }), {"512 columns of V", "4 warps"});
+  expect_named(refusal([](KernelSpec& s) { s.arch = {10, 0, true}; }), {"wgmma", "sm_100a"});
+  expect_named(refusal([](KernelSpec& s) { s.features.kv_format = KvFormat::fp8_e4m3; }), {"fp8_e4m3", "cp_async"});
+  expect_named(refusal([](KernelSpec& s) { s.ctas_per_sm = 2; }), {"2 CTAs per SM", "registers"});
+  expect_named(refusal([](KernelSpec& s) { s.stages = 7; }), {"shared memory"});
+  expect_named(refusal([](KernelSpec& s) { s.features.page_size = 1, s.warp_tokens = 32, s.tile = 128; }),
+               {"128 tokens", "warp_tokens 16"});
+  // What ptxas would serialise.
+  const auto wide = [](KernelSpec& s) { s.head_dim = 256, s.stages = 2; };
+  KernelSpec spec = prefill_spec();
+  wide(spec);
+  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  expect_named(refusal([&](KernelSpec& s) { wide(s), s.features.page_size = 1; }),
+               {"256 columns", "gathered", "4 warps"});
+  expect_named(refusal([&](KernelSpec& s) { wide(s), s.features.append = true; }),
+               {"256 columns", "append", "4 warps"});
+}
+
 TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
   KernelSpec spec{.head_dim = 576, .group = 128, .features = {.v_head_dim = 512, .latent = true}};
   spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 16, spec.stages = 2;
