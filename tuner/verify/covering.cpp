@@ -126,6 +126,8 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {layout.holds_results, "results are held"},
       {layout.writes_rows, "whole rows are written"},
       {layout.consumer_registers > 0, "registers are traded"},
+      {layout.stage_parts > 1, "stages have parts"},
+      {layout.tile_positions > 1, "LeanTiles are weighed"},
   };
   for (const auto& [is, name] : kModules) {
     if (is) traits.single.push_back(fmt::format("{}, load path {}", name, to_string(spec.load)));

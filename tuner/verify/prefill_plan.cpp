@@ -159,6 +159,9 @@ std::vector<VerifyKernel> prefill_kernels(Arch arch) {
                       .load = load,
                       .fixup = rotation % 2 == 0 ? FixUp::ticket : FixUp::wait};
       std::vector<KernelSpec> specs = kernel_variants(base, rotation);
+      // Two warpgroups have the family that is for prefill (generator/families/wgmma_prefill.cpp).
+      if (load == LoadPath::tensor && rotation % kOtherEvery != 0)
+        std::stable_partition(specs.begin(), specs.end(), [](const KernelSpec& spec) { return spec.warps == 8; });
       if (specs.size() > 2) specs.resize(2);
       if (const KernelSpec modest = modest_variant(base); validate(modest)) specs.push_back(modest);
       if (specs.empty()) continue;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "generator/families/family.hpp"
+#include "generator/kernel_layout.hpp"
 #include "runtime/problem.hpp"
 
 namespace leanattn {
@@ -46,6 +48,20 @@ TEST(VerifyPrefill, KernelsHaveHeadsPagesMasksAndFeatures) {
     EXPECT_GE(loads.size(), arch == kPrefillHopper ? 3u : 2u);
     EXPECT_TRUE(window && sinks && soft_cap && alibi && sink_logits && append);
   }
+}
+
+TEST(VerifyPrefill, TheFamilyForPrefillIsMetInPagesAndWithGatheredRows) {
+  std::set<bool> gathers, appends;
+  std::set<FixUp> fixups;
+  for (const VerifyKernel& kernel : prefill_kernels(kPrefillHopper)) {
+    const KernelSpec& spec = kernel.specs.front();
+    const KernelLayout layout = layout_of(spec);
+    if (layout.family != &kWgmmaPrefill) continue;
+    gathers.insert(layout.gathers_rows), appends.insert(spec.features.append), fixups.insert(spec.fixup);
+  }
+  EXPECT_EQ(gathers.size(), 2u);
+  EXPECT_EQ(appends.size(), 2u);
+  EXPECT_EQ(fixups.size(), 2u);
 }
 
 TEST(VerifyPrefill, EveryListIsMetAndTheLongOnesOnce) {
