@@ -138,6 +138,8 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     if (features.batch_invariant) spec.tile = 2048;
     if (features.selection_block > 0) spec.group = 128;
     specs.push_back(spec);
+    spec.warp_tokens = 32, spec.tile = features.batch_invariant ? 2048 : 128;  // steps of 128 tokens
+    if (validate(spec)) specs.push_back(spec);
   }
   // Latent caches: tokens on the matrix rows, and warpgroups with roles. Where those trade registers, the compiler may
   // spill a few words between segments.
