@@ -120,6 +120,16 @@ class Tensor(FastTensor):
         Tensor.operations += 1
         return type(self)(self.shape, "fp32")
 
+    def transpose(self, one, other):
+        order = list(range(len(self.shape)))
+        order[one], order[other] = other, one
+        return self.permute(*order)
+
+    def fill_(self, value):
+        Tensor.operations += 1
+        self.value = value
+        return self
+
     def copy_(self, other):
         Tensor.operations += 1
         assert self.shape == other.shape

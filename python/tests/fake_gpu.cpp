@@ -93,6 +93,7 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   NUMBER(scale_log2);
   POINTER(page_table);
   POINTER(q_offsets);
+  NUMBER(query_tokens);
   POINTER(tree_mask);
   POINTER(alibi_slopes);
   POINTER(sink_logits);

@@ -31,14 +31,15 @@ CUDA_GRAPH_CALLS = [f"{backend}.{method}" for backend in ("attn_backend", "self.
 ENGINES = {
     "vllm": Engine(
         names={
-            "vllm.config.vllm": ["get_current_vllm_config_or_none"],
+            "vllm._custom_ops": ["reshape_and_cache_flash"],
+            "vllm.config.vllm": ["get_current_vllm_config_or_none", "set_current_vllm_config"],
             "vllm.distributed.parallel_state": ["get_dcp_group"],
             "vllm.logger": ["init_logger"],
             "vllm.model_executor.layers.quantization.input_quant_fp8": ["QuantFP8"],
             "vllm.model_executor.layers.quantization.utils.quant_utils": ["GroupShape"],
             "vllm.plugins": ["DEFAULT_PLUGINS_GROUP"],
             "vllm.v1.attention.backend": ["AttentionBackend", "AttentionCGSupport", "AttentionImpl", "AttentionImplBase", "AttentionMetadataBuilder",
-                                          "AttentionType", "CommonAttentionMetadata", "MLAAttentionImpl", "max_decode_query_len"],
+                                          "AttentionType", "CommonAttentionMetadata", "MLAAttentionImpl", "MultipleOf", "max_decode_query_len"],
             "vllm.model_executor.layers.attention.mla_attention": [
                 "MLACommonBackend", "MLACommonBaseImpl", "MLACommonDecodeMetadata", "MLACommonImpl", "MLACommonMetadata", "MLACommonMetadataBuilder",
                 "QueryLenSupport"],
@@ -47,7 +48,7 @@ ENGINES = {
             "vllm.model_executor.layers.attention.sparse_mla_attention": ["SparseMLACommonImpl", "SparseMLACommonMetadataBuilder"],
             "vllm.v1.attention.backends.mla.flashmla_sparse": ["FlashMLASparseBackend", "FlashMLASparseImpl", "FlashMLASparseMetadataBuilder"],
             "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
-            "vllm.v1.attention.backends.utils": ["split_decodes_and_prefills"],
+            "vllm.v1.attention.backends.utils": ["get_kv_cache_layout", "split_decodes_and_prefills"],
             "vllm.v1.attention.ops.common": ["cp_lse_ag_out_rs"],
             "vllm.v1.attention.ops.dcp": ["cp_lse_ag_out_rs", "dcp_a2a_lse_reduce"],
             "vllm.v1.attention.ops.dcp_alltoall": ["dcp_a2a_lse_reduce"],
@@ -55,7 +56,7 @@ ENGINES = {
         calls={"vllm.model_executor.layers.attention.attention": ["impl_cls", "self.impl.forward", "attn_layer.impl.do_kv_cache_update",
                                                                   "self.impl.process_weights_after_loading"],
                "vllm.model_executor.layers.attention.mla_attention": ["impl_cls", "self._build_decode", "self.impl.forward_mqa"],
-               "vllm.v1.attention.backends.flash_attn": ["get_dcp_group().all_gather", "self.dcp_combine"],
+               "vllm.v1.attention.backends.flash_attn": ["get_dcp_group().all_gather", "reshape_and_cache_flash", "self.dcp_combine"],
                "vllm.v1.attention.backends.mla.flashmla_sparse": ["self._fp8_flash_mla_kernel", "self._bf16_flash_mla_kernel"],
                "vllm.v1.worker.utils": ["self.backend.get_builder_cls()", "builder_cls"]},
         members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}},
@@ -71,8 +72,8 @@ ENGINES = {
                 "AttentionImplBase": ["dcp_world_size", "need_to_return_lse_for_decode", "pcp_world_size"],
                 "AttentionMetadataBuilder": ["device", "kv_cache_spec", "vllm_config"]},
             "vllm.v1.attention.backends.flash_attn": {
-                "FlashAttentionImpl": ["dcp_combine"],
-                "FlashAttentionMetadataBuilder": ["cp_kv_cache_interleave_size", "dcp_world_size"]}}),
+                "FlashAttentionImpl": ["alibi_slopes", "dcp_combine", "sliding_window", "supports_quant_query_input"],
+                "FlashAttentionMetadataBuilder": ["aot_schedule", "aot_sliding_window"]}}),
     "sglang": Engine(
         names={
             "sglang.srt.layers.attention.attention_registry": ["ATTENTION_BACKENDS", "register_attention_backend"],

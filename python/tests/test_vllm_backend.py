@@ -1,6 +1,7 @@
 """The backend of vLLM on a GPU that is not there, in a vLLM that is not there: which rows go where, and what arrives at the driver."""
 import dataclasses
 import math
+import sys
 import types
 
 import pytest
@@ -16,6 +17,7 @@ np = pytest.importorskip("numpy")
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
 GRAPHS, MOST_REQUESTS, LONGEST = (1, 2, 4), 4, WIDTH * PAGE
 INTERLEAVE = 8  # tokens that one of several ranks has in a row
+ANY_NUMBER = 131072  # of query tokens
 VARIABLE, TUNE = "LEANATTN_VLLM_CONTEXT", "LEANATTN_VLLM_TUNE"
 
 
@@ -25,8 +27,10 @@ def version(request):
 
 
 @pytest.fixture
-def adapter(version, engines):
+def adapter(version, engines, monkeypatch):
+    torch = types.SimpleNamespace(tensor=lambda values, dtype: Tensor((len(values),), dtype), float32="fp32")
     with stand_in.installed(version) as module:
+        monkeypatch.setitem(sys.modules, "torch", torch)
         yield module
 
 
@@ -42,7 +46,7 @@ class Model:
         scale = lambda: Tensor((scale_heads,) if scale_heads > 1 else (), "fp32")  # noqa: E731
         self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=scale(), _v_scale=scale(), _q_scale=scale())
         self.config = types.SimpleNamespace(
-            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16"),
+            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16", is_mm_prefix_lm=False, rswa_window=None),
             scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS),
             parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
@@ -83,6 +87,11 @@ def step(query_tokens, padded=0, **more):
         slot_mapping=Tensor((tokens,), "int64"), **more)
 
 
+def needs_no_flash(model):
+    """Whether neither vLLM's implementation nor its builder for FlashAttention was ever made."""
+    return "flash" not in {**vars(model.impl), **vars(model.builder)}
+
+
 def local(count):
     """What vLLM adds to the metadata of a step of so many requests where contexts are spread over several ranks."""
     return {"dcp_local_seq_lens": Tensor((count,), "int32")}
@@ -100,7 +109,7 @@ def test_a_step_without_prefill_touches_no_tensor(adapter):
     rows = metadata.rows
     assert Tensor.operations == 0
     assert rows.lengths is common.seq_lens and rows.page_table is common.block_table_tensor and rows.offsets is None
-    assert (rows.tokens, rows.batch, rows.context, metadata.prefill) == (3, 4, LONGEST, None)
+    assert (rows.tokens, rows.batch, rows.context, metadata.rest) == (3, 4, LONGEST, None)
     assert metadata.slot_mapping is common.slot_mapping  # of which the cache update reads
 
 
@@ -118,7 +127,7 @@ def test_a_decode_step_arrives_as_vllm_has_it(adapter, layout):
     assert given["q_stride_batch"] == q.strides[0] and given["page_table_stride"] == WIDTH
     assert (given["batch"], given["pool_pages"], given["kv_heads"]) == (3, PAGES, KV_HEADS)
     assert math.isclose(given["scale_log2"], HEAD_DIM**-0.5 * math.log2(math.e), rel_tol=1e-6)
-    assert not launch["programmatic"] and model.impl.flash.seen == []
+    assert not launch["programmatic"] and needs_no_flash(model)
 
 
 def test_one_kv_head_has_strides_that_can_be_loaded(adapter):
@@ -190,7 +199,7 @@ def test_steps_over_ranks_need_nothing_that_was_not_made_at_start_up(adapter):
 
 def test_the_prefill_of_a_mixed_step_over_ranks_is_flash_attentions(adapter, monkeypatch):
     model, parts = Model(adapter, ranks=2), []
-    flash = model.builder.__class__.__mro__[[cls.__name__ for cls in model.builder.__class__.__mro__].index("FlashAttentionMetadataBuilder")]
+    flash = type(model.builder.flash)
     of_flash = flash.build
     monkeypatch.setattr(flash, "build", lambda self, prefix, common, *more: parts.append(common) or of_flash(self, prefix, common, *more))
     common = step([1, 1, 40], **local(3))
@@ -199,7 +208,7 @@ def test_the_prefill_of_a_mixed_step_over_ranks_is_flash_attentions(adapter, mon
     assert (parts[0].dcp_local_seq_lens.shape, parts[0].dcp_local_seq_lens.data) == ((1,), common.dcp_local_seq_lens.data + 8)
     q, output, launches = model.forward(metadata, 42)
     (seen,), (combined,) = model.impl.flash.seen, stand_in.group.combined
-    assert len(launches) == 1 and combined.part.shape[0] == 2 and (seen.query.shape[0], seen.metadata) == (40, metadata.prefill)
+    assert len(launches) == 1 and combined.part.shape[0] == 2 and (seen.query.shape[0], seen.metadata) == (40, metadata.rest)
 
 
 def test_a_second_builder_finds_everything_made(adapter):
@@ -236,39 +245,182 @@ def test_with_speculation_a_step_of_single_tokens_is_a_plain_one(adapter):
     assert model.builder.build(0, step([1, 1], padded=1)).rows.offsets is not None  # one query token each, and a row that is nobody's
 
 
-def test_more_draft_tokens_than_the_kernels_take_are_flash_attentions(adapter):
+def test_steps_with_more_draft_tokens_than_decode_kernels_take_are_mixed_steps(adapter):
     model = Model(adapter, speculative=16)
     assert model.builder.reorder_batch_threshold == 1
-    assert rows_of(model.builder.build(0, step([17, 17]))) is None and rows_of(model.builder.build(0, step([1, 17]))).tokens == 1
+    assert rows_of(model.builder.build(0, step([17, 17]))).most_tokens == rows_of(model.builder.build(0, step([1, 17]))).most_tokens == ANY_NUMBER
+
+
+MIXES = {"decode and a chunk": ([1, 1, 40], 0), "a prompt": ([40], 0), "prompts": ([40, 17], 0), "drafts, a short chunk and a prompt": ([3, 1, 5, 40], 0),
+         "requests without tokens, and tokens of nobody": ([1, 9, 0, 0], 6), "tokens of nobody": ([1, 1], 2)}
+
+
+@pytest.mark.parametrize("speculative", [0, 2])
+@pytest.mark.parametrize("tokens, padded", MIXES.values(), ids=MIXES)
+def test_a_mixed_step_is_one_launch(adapter, tokens, padded, speculative):
+    """Of all its rows, with vLLM's own offsets, lengths and page table, and the padded number of tokens as its capacity."""
+    model, common = Model(adapter, speculative=speculative), step(tokens, padded=padded)
+    Tensor.operations = 0
+    metadata = model.builder.build(0, common)
+    rows, total = metadata.rows, sum(tokens) + padded
+    drafts = max(tokens) <= 1 + speculative and speculative > 0
+    assert Tensor.operations == 0 and metadata.rest is None and rows.tokens == total
+    assert rows.most_tokens == (1 + speculative if drafts else ANY_NUMBER)
+    q, output, (launch,) = model.forward(metadata, total)
+    given = launch["arguments"]
+    assert (given["q"], given["o"], given["batch"], given["query_tokens"]) == (q.data, output.data, len(tokens), total)
+    assert (given["q_offsets"], given["context_lengths"]) == (common.query_start_loc.data, common.seq_lens.data)
+    assert (given["page_table"], given["page_table_stride"]) == (common.block_table_tensor.data, WIDTH)
+    assert (given["q_stride_token"], given["o_stride_token"]) == (q.strides[0], output.strides[0])
+    assert ("_q131072_" in launch["kernel"]) == (not drafts) and needs_no_flash(model)
+
+
+def test_steps_of_decode_only_keep_their_kernels(adapter):
+    model = Model(adapter, speculative=2)
+    kernels = [model.forward(model.builder.build(0, step(tokens)), sum(tokens))[2][0]["kernel"] for tokens in ([1, 1], [3, 2], [3, 40])]
+    assert ["_q131072_" in name for name in kernels] == [False, False, True] and len(set(kernels)) == 3
+
+
+def test_a_graph_serves_any_mix_up_to_its_size(adapter):
+    """vLLM captures it with a single prefill as the longest request, and replays it for whatever it has in the same tensors."""
+    model, stream, size = Model(adapter), fake.make_stream(), 64
+    kept = step([16, 16, 16, 16])
+
+    def of(tokens):
+        return step(tokens, padded=size - sum(tokens)).replace(query_start_loc=kept.query_start_loc, seq_lens=kept.seq_lens,
+                                                                block_table_tensor=kept.block_table_tensor)
+
+    q, output = Tensor((size, Q_HEADS, HEAD_DIM)), Tensor((size, Q_HEADS, HEAD_DIM))
+    Tensor.current_stream, loaded = stream, fake.calls("cuLibraryLoadData")
+
+    def launched(tokens, longest=None):
+        common = of(tokens) if longest is None else of(tokens).replace(max_query_len=longest)
+        model.impl.forward(model.layer, q, None, None, model.cache, model.builder.build(0, common), output)
+
+    fake.begin_capture(stream)
+    launched([16, 16, 16, 16], longest=size)
+    graph = fake.end_capture(stream)
+    fake.replay(graph, stream)
+    captured = fake.launches()[-1]
+    assert captured["arguments"]["query_tokens"] == size and "_q131072_" in captured["kernel"]
+    for tokens in ([1, 1, 1, 1], [61, 1, 1, 1], [1, 40, 0, 0], [64, 0, 0, 0], [1, 0, 0, 0]):
+        launched(tokens)
+        assert fake.launches()[-1] == captured, tokens
+    Tensor.current_stream = 0
+    assert fake.calls("cuLibraryLoadData") == loaded and needs_no_flash(model)
+    fake.destroy_graph(graph)
+
+
+@pytest.mark.parametrize("graphs", ["any batch", "decode"])
+def test_how_strong_graphs_are(adapter, monkeypatch, graphs):
+    """The strongest class where a step is one launch. Where it may be split, or where some steps have what is not in a graph, that of decode."""
+    import vllm.envs
+    from vllm.v1.attention.backend import AttentionCGSupport
+
+    def support(prepare=lambda config: None, **model):
+        made = Model(adapter, **model)
+        prepare(made.config)
+        return made.builder.get_cudagraph_support(made.config, None)
+
+    if graphs == "any batch":
+        for model in ({}, {"speculative": 2}, {"sliding_window": 24, "logits_soft_cap": 30.0, "alibi_slopes": [0.5] * Q_HEADS}):
+            assert support(**model) is AttentionCGSupport.ALWAYS
+        return
+    for model in ({"ranks": 2}, {"kv_cache_dtype": "fp8"}, {"attn_type": "encoder_only"}, {"head_size": 272}):
+        assert support(**model) is AttentionCGSupport.UNIFORM_BATCH
+    for setting, value in (("is_mm_prefix_lm", True), ("rswa_window", 64)):
+        assert support(lambda config: setattr(config.model_config, setting, value)) is AttentionCGSupport.UNIFORM_BATCH  # noqa: B023
+    monkeypatch.setattr(stand_in.Platform, "family", 80)
+    assert support() is AttentionCGSupport.UNIFORM_BATCH
+    monkeypatch.setattr(stand_in.Platform, "family", 90)
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    assert support() is AttentionCGSupport.UNIFORM_BATCH
+
+
+def test_a_plain_model_imports_no_flash_attention(version, engines):
+    """It has the same steps where vLLM's module for FlashAttention cannot be imported."""
+    with stand_in.installed(version, without=("vllm.v1.attention.backends.flash_attn",)) as adapter:
+        backend = adapter.Backend
+        assert backend.supports_head_size(128) and backend.supports_sink() and backend.supports_kv_cache_dtype("bfloat16")
+        assert backend.supports_combination(128, "torch.bfloat16", "auto", 16, False, True, False, False, None) is None
+        assert backend.get_supported_kernel_block_sizes()[0].base == 16
+        model = Model(adapter, sliding_window=24, sinks=Tensor((Q_HEADS,), "bf16"))
+        assert model.forward(None, 5)[2] == []
+        for tokens in ([1, 1], [1, 40], [40, 17]):
+            assert len(model.forward(model.builder.build(0, step(tokens)), sum(tokens))[2]) == 1
+        with pytest.raises(ModuleNotFoundError):
+            model.builder.build(0, step([1, 1], causal=False))
+
+
+def on_hopper_only(monkeypatch):
+    monkeypatch.setattr(stand_in.Platform, "family", 80)
+
+
+def batch_invariant(monkeypatch):
+    import vllm.envs
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
 
 
 @pytest.mark.parametrize("speculative, decodes", [(0, [1, 1]), (2, [3, 1, 2])])
-def test_a_mixed_step_is_split(adapter, speculative, decodes):
-    model, prefills = Model(adapter, speculative=speculative), [40, 17]
+@pytest.mark.parametrize("given, setting", [({"kv_cache_dtype": "fp8"}, None), ({"head_size": 272}, None), ({}, on_hopper_only), ({}, batch_invariant)],
+                         ids=["one-byte cache", "large heads", "another GPU", "batch invariance"])
+def test_a_step_is_split_where_prefill_has_no_kernels(adapter, monkeypatch, speculative, decodes, given, setting):
+    if setting is not None:
+        setting(monkeypatch)
+    model, prefills = Model(adapter, speculative=speculative, **given), [40, 17]
     common = step([*decodes, *prefills], seq_lens_cpu_upper_bound=np.arange(len(decodes) + 2))
     metadata = model.builder.build(0, common)
     requests, tokens = len(decodes), sum(decodes)
-    rows, rest = metadata.rows, metadata.prefill
+    rows, rest = metadata.rows, metadata.rest
     assert (rows.tokens, rows.lengths.shape, rows.page_table.shape) == (tokens, (requests,), (requests, WIDTH))
     assert rows.offsets is None if speculative == 0 else rows.offsets.shape == (requests + 1,)
     assert (rest.num_actual_tokens, rest.max_query_len) == (57, 40)
     assert rest.seq_lens.shape == (2,) and rest.seq_lens.data == common.seq_lens.data + 4 * requests
     assert rest.block_table.data == common.block_table_tensor.data + 4 * requests * WIDTH
-    assert rest.slot_mapping.shape == (57,) and rest.query_start_loc.shape == (3,)
-    assert rest.scheduler_metadata == "of FlashAttention" and metadata.scheduler_metadata is None
+    assert rest.slot_mapping.shape == (57,) and rest.query_start_loc.shape == (3,) and rest.scheduler_metadata == "of FlashAttention"
 
     q, output, (launch,) = model.forward(metadata, tokens + 57)
     assert (launch["arguments"]["q"], launch["arguments"]["o"], launch["arguments"]["batch"]) == (q.data, output.data, requests)
     (seen,) = model.impl.flash.seen
-    assert seen.metadata is rest
-    assert (seen.query.shape[0], seen.query.data) == (57, q.data + 2 * tokens * q.strides[0])
+    assert seen.metadata is rest and seen.query.shape[0] == seen.key.shape[0] == seen.value.shape[0] == 57
+    assert seen.query.dtype == "fp8_e4m3" or seen.query.data == q.data + 2 * tokens * q.strides[0]
     assert (seen.output.shape[0], seen.output.data) == (57, output.data + 2 * tokens * output.strides[0])
-    assert seen.key.shape[0] == seen.value.shape[0] == 57
+    alone = model.builder.build(0, step(prefills))
+    assert rows_of(alone) is None and model.forward(alone, 57)[2] == []
+
+
+def test_a_prompt_that_is_longer_than_kernels_take_is_flash_attentions(adapter):
+    model = Model(adapter)
+    metadata = model.builder.build(0, step([1, ANY_NUMBER + 1]))
+    assert (metadata.rows.tokens, metadata.rows.offsets, metadata.rest.num_actual_tokens) == (1, None, ANY_NUMBER + 1)
+    assert model.builder.build(0, step([1, ANY_NUMBER])).rest is None
+
+
+def test_flash_attention_plans_for_the_windows_of_these_layers(adapter):
+    """vLLM's builder looks for layers with FlashAttention, and these have none."""
+    model = Model(adapter, sliding_window=24, kv_cache_dtype="fp8")
+    assert model.builder.flash.aot_sliding_window == (23, 0) and model.builder.flash.aot_schedule
+    other = types.SimpleNamespace(impl=Model(adapter, sliding_window=25, kv_cache_dtype="fp8").impl, _k_scale=Tensor((), "fp32"))
+    model.config.compilation_config.static_forward_context["other"] = other
+    both = model.builder.__class__(types.SimpleNamespace(block_size=PAGE), ["layer", "other"], model.config, types.SimpleNamespace(type="cuda", index=0))
+    assert not both.flash.aot_schedule
+
+
+def test_the_cache_is_updated_by_vllms_own_operation(adapter):
+    model, key, value, slots = Model(adapter), Tensor((3, KV_HEADS, HEAD_DIM)), Tensor((3, KV_HEADS, HEAD_DIM)), Tensor((3,), "int64")
+    model.impl.do_kv_cache_update(model.layer, key, value, model.cache, slots)
+    (given,) = stand_in.cached
+    assert (given.key, given.value, given.slot_mapping, given.kv_cache_dtype) == (key, value, slots, "auto")
+    assert given.key_cache.shape == given.value_cache.shape == (PAGES, PAGE, KV_HEADS, HEAD_DIM)
+    assert (given.key_cache.data, given.value_cache.data) == (model.cache.data, model.cache.data + HEAD_DIM * 2)
+    Model(adapter, attn_type="encoder_only").impl.do_kv_cache_update(model.layer, key, value, model.cache, slots)
+    assert len(stand_in.cached) == 1
 
 
 def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monkeypatch):
-    model, parts = Model(adapter), []
-    flash = model.builder.__class__.__mro__[[cls.__name__ for cls in model.builder.__class__.__mro__].index("FlashAttentionMetadataBuilder")]
+    model, parts = Model(adapter, kv_cache_dtype="fp8"), []
+    flash = type(model.builder.flash)
     monkeypatch.setattr(flash, "build", lambda self, prefix, common, fast_build=False: parts.append((common, fast_build)))
     whole = step([1, 1, 40, 17], is_prefilling=np.array([0, 0, 1, 1], bool), seq_lens_cpu_upper_bound=np.array([5, 6, 40, 30]))
     whole._token_to_req_indices_cache = whole._num_computed_tokens_cache = "of all four"
@@ -282,12 +434,11 @@ def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monke
 
 
 @pytest.mark.parametrize("why, tokens, common, model", [
-    ("prefill only", [40, 17], {}, {}),
     ("not causal", [1, 1], {"causal": False}, {}),
     ("causal for some", [1, 1], {"causal": "a tensor"}, {}),
     ("images seen both ways", [1, 1], {"mm_req_doc_ranges": {0: [(0, 4)]}}, {}),
     ("a window beside a prompt", [1, 1], {"rswa_prefix_lens": "a tensor"}, {}),
-    ("padded by tokens alone", [1, 1], {"padded": 2}, {}),
+    ("padded by tokens alone", [1, 1], {"padded": 2}, {"kv_cache_dtype": "fp8"}),
     ("an encoder", [1, 1], {}, {"attn_type": "encoder_only"}),
     ("windows over ranks", [1, 1], {}, {"ranks": 2, "sliding_window": 24}),
     ("ALiBi over ranks", [1, 1], {}, {"ranks": 2, "alibi_slopes": [0.5] * Q_HEADS}),
@@ -310,27 +461,30 @@ def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
         assert model.builder.reorder_batch_threshold is None
 
 
-def test_the_memory_profile_is_flash_attentions(adapter):
+def test_no_attention_while_memory_is_profiled(adapter):
     model = Model(adapter)
-    assert model.forward(None, 5)[2] == [] and model.impl.flash.seen[0].metadata is None
+    _, output, launches = model.forward(None, 5)
+    assert launches == [] and output.value == 0 and needs_no_flash(model)
 
 
-def test_layers_that_share_a_cache_have_no_keys_of_their_own(adapter):
-    model, output = Model(adapter), Tensor((42, Q_HEADS, HEAD_DIM))
+@pytest.mark.parametrize("cache", ["auto", "fp8"])
+def test_layers_that_share_a_cache_have_no_keys_of_their_own(adapter, cache):
+    model, output = Model(adapter, kv_cache_dtype=cache), Tensor((42, Q_HEADS, HEAD_DIM))
     metadata = model.builder.build(0, step([1, 1, 40]))
     model.impl.forward(model.layer, Tensor((42, Q_HEADS, HEAD_DIM)), None, None, model.cache, metadata, output)
-    assert model.impl.flash.seen[0].key is None and len(fake.launches()) == 1
+    assert (metadata.rest is None or model.impl.flash.seen[0].key is None) and len(fake.launches()) == 1
 
 
 def test_another_groups_block_table_goes_to_both_parts(adapter):
-    model = Model(adapter)
-    metadata = model.builder.build(0, step([1, 1, 40]))
     table, slots = Tensor((3, WIDTH), "int32"), Tensor((42,), "int64")
-    moved = model.builder.update_block_table(metadata, table, slots)
-    assert moved.block_table is table and moved.slot_mapping is slots
-    assert (moved.rows.page_table.data, moved.rows.page_table.shape) == (table.data, (2, WIDTH))
-    assert moved.prefill.block_table.data == table.data + 2 * WIDTH * 4 and moved.prefill.slot_mapping.data == slots.data + 2 * 8
-    assert metadata.rows.page_table.data != table.data  # the first group's is as it was
+    for cache, split in (("auto", False), ("fp8", True)):
+        model = Model(adapter, kv_cache_dtype=cache)
+        metadata = model.builder.build(0, step([1, 1, 40]))
+        moved = model.builder.update_block_table(metadata, table, slots)
+        assert moved.block_table is table and moved.slot_mapping is slots
+        assert (moved.rows.page_table.data, moved.rows.page_table.shape) == (table.data, (2 if split else 3, WIDTH))
+        assert metadata.rows.page_table.data != table.data  # the first group's is as it was
+    assert moved.rest.block_table.data == table.data + 2 * WIDTH * 4 and moved.rest.slot_mapping.data == slots.data + 2 * 8
     alone = model.builder.update_block_table(model.builder.build(0, step([40])), table[:1], slots)
     assert rows_of(alone) is None and alone.slot_mapping is slots
 
@@ -419,9 +573,19 @@ def test_head_sizes(adapter, head_size, supported):
 def test_a_cache_of_another_type_than_the_model_is_refused(adapter):
     given = [128, "torch.bfloat16", "float16", 16, False, False, False, False, None]
     assert "float16" in adapter.Backend.supports_combination(*given)
-    for same in ("auto", "bfloat16", "fp8", None):
+    for same in ("auto", "bfloat16", None):
         given[2] = same
         assert adapter.Backend.supports_combination(*given) is None
+
+
+def test_flash_attention_says_what_it_takes_where_rows_are_its_own(adapter, monkeypatch):
+    backend, theirs = adapter.Backend, "of FlashAttention"
+    assert backend.supports_kv_cache_dtype("fp8") == backend.supports_mm_prefix() == backend.supports_per_head_quant_scales() == theirs
+    given = [128, "torch.bfloat16", "auto", 16, False, False, False, False, None]
+    for place, other in ((0, 272), (2, "fp8"), (7, True)):
+        assert backend.supports_combination(*given[:place], other, *given[place + 1:]) == theirs
+    monkeypatch.setattr(stand_in.Platform, "family", 80)
+    assert backend.supports_sink() == backend.supports_combination(*given) == theirs
 
 
 def test_a_group_that_is_too_large_is_refused_by_name(adapter):
@@ -460,7 +624,7 @@ def test_steps_of_a_draft_model_in_one_graph_have_nothing_to_update(adapter, ver
     Tensor.operations = 0
     model.builder.update_draft_decode_metadata(own)
     model.builder.update_draft_decode_metadata(other)
-    assert Tensor.operations == 0 and own.scheduler_metadata is None and other.scheduler_metadata == "updated"
+    assert Tensor.operations == 0 and other.scheduler_metadata == "updated"
 
 
 def test_cascade_attention_is_not_used(adapter, version):
@@ -475,7 +639,8 @@ def test_start_up_says_what_was_found_and_how_long_it_took(adapter, caplog):
     caplog.set_level("INFO")
     Model(adapter)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "vllm.leanattn"]
-    assert f"1 problems and 3 batches up to {MOST_REQUESTS} at context {LONGEST}" in line and "fallback: 3" in line and " s;" in line
+    # Of single tokens, and of any numbers of them.
+    assert f"2 problems and 3 batches up to {MOST_REQUESTS} at context {LONGEST}" in line and "fallback: 6" in line and " s;" in line
 
 
 @pytest.mark.skipif(simulated_program.find() is None, reason="no tree has the simulated program")
@@ -488,7 +653,7 @@ def test_start_up_tunes_where_it_is_asked_to(adapter, monkeypatch, caplog):
         monkeypatch.setattr(leanattn, "engine", lambda ordinal: engine)
         Model(adapter)
     tuned, looked_up = [record.getMessage() for record in caplog.records if record.name == "vllm.leanattn"]
-    assert "has tuned 3 shapes" in tuned and "looked up as exact: 3" in looked_up
+    assert "has tuned 3 shapes" in tuned and "exact: 3" in looked_up, "not those of mixed steps, whose numbers of query tokens are not known"
 
 
 def test_a_tuning_that_fails_does_not_end_vllm(adapter, monkeypatch, caplog):

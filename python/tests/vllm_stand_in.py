@@ -47,6 +47,23 @@ def _flash_forward(self, layer, query, key, value, kv_cache, attn_metadata, outp
     return output
 
 
+def _update_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
+    """vLLM's own operation. It notes what it was given."""
+    cached.append(types.SimpleNamespace(**locals()))
+
+
+cached = []
+
+
+class Platform:
+    """The GPU that vLLM finds, of compute capability 9.0 unless a test says otherwise."""
+
+    family = 90
+
+    def is_device_capability_family(self, capability):
+        return capability == self.family
+
+
 def _builder(self, kv_cache_spec, layer_names, vllm_config, device):
     self.kv_cache_spec, self.layer_names, self.vllm_config, self.device = kv_cache_spec, layer_names, vllm_config, device
 
@@ -54,7 +71,7 @@ def _builder(self, kv_cache_spec, layer_names, vllm_config, device):
 def _flash_builder(self, kv_cache_spec, layer_names, vllm_config, device):
     super(sys.modules["vllm.v1.attention.backends.flash_attn"].FlashAttentionMetadataBuilder, self).__init__(
         kv_cache_spec, layer_names, vllm_config, device)
-    _builder_of_a_rank(self)
+    self.aot_schedule, self.aot_sliding_window = True, None
 
 
 def _builder_of_a_rank(builder):
@@ -197,6 +214,11 @@ def _combine(part, lse, group, *ways, **named_ways):
     return made
 
 
+@contextlib.contextmanager
+def _current_config(vllm_config, check_compile=False, prefix=None):
+    yield
+
+
 _overridden = {}
 
 
@@ -209,13 +231,19 @@ BEHAVIOUR = {
     "FlashAttentionImpl": {"__init__": _flash_impl, "forward": _flash_forward},
     "AttentionImplBase": {"process_weights_after_loading": lambda self, act_dtype: None, "get_impl_variants": lambda self: (self,)},
     "AttentionMetadataBuilder": {"__init__": _builder, "_init_reorder_batch_threshold": _threshold,
+                                 "use_cascade_attention": lambda self, *args, **kwargs: False,
                                  "get_varlen_cudagraph_max_query_len": lambda cls, vllm_config, kv_cache_spec: None},
     "FlashAttentionMetadataBuilder": {"__init__": _flash_builder, "build": _flash_build, "update_block_table": _update_block_table,
                                       "update_draft_decode_metadata": _update_draft,
                                       "get_cudagraph_support": lambda cls, vllm_config, kv_cache_spec: cls._cudagraph_support},
+    "AttentionBackend": {"supports_kv_cache_dtype": lambda cls, kv_cache_dtype: kv_cache_dtype in (None, *cls.supported_kv_cache_dtypes)},
     "FlashAttentionBackend": {"supports_head_size": lambda cls, head_size: head_size % 8 == 0,
+                              "supports_kv_cache_dtype": lambda cls, kv_cache_dtype: "of FlashAttention",
                               "supports_combination": lambda cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse,
-                              use_mm_prefix, device_capability: None},
+                              use_mm_prefix, device_capability: "of FlashAttention",
+                              **{name: lambda cls: "of FlashAttention" for name in ("supports_sink", "supports_mm_prefix",
+                                                                                   "supports_per_head_quant_scales")}},
+    "MultipleOf": {"__init__": lambda self, base: setattr(self, "base", base)},
     "CommonAttentionMetadata": {"replace": lambda self, **kwargs: dataclasses.replace(self, **kwargs)},
     "MLACommonBackend": {"is_mla": lambda cls: True},
     "MLACommonImpl": {"__init__": _latent_impl},
@@ -228,7 +256,8 @@ BEHAVIOUR = {
     "QuantFP8": {"__init__": lambda self, static, group_shape, *rest, **more: setattr(self, "group_shape", group_shape)},
     None: {"split_decodes_and_prefills": _split, "register_backend": _register_backend, "max_decode_query_len": _most_query_tokens,
            "init_logger": logging.getLogger, "get_dcp_group": lambda: group, "cp_lse_ag_out_rs": _combine, "dcp_a2a_lse_reduce": _combine,
-           "get_current_vllm_config_or_none": lambda: None},
+           "get_current_vllm_config_or_none": lambda: None, "set_current_vllm_config": _current_config, "get_kv_cache_layout": lambda: "NHD",
+           "reshape_and_cache_flash": _update_cache},
 }
 
 
@@ -249,16 +278,22 @@ _ROOTS = {**engine_stand_in.BASES, "CustomOp": _Quantiser, "_GroupShape": _Shape
 
 
 @contextlib.contextmanager
-def installed(version):
-    """Puts the modules of a version in place, and leanattn's own, made with them, away afterwards. Yields leanattn.vllm's module of it."""
+def installed(version, without=()):
+    """Puts the modules of a version in place, and leanattn's own, made with them, away afterwards. Yields leanattn.vllm's module of it. Modules
+    `without` which vLLM is cannot be imported."""
     recorded = contract(version)
     modules, known = engine_stand_in.modules_of(recorded, BEHAVIOUR, _ROOTS)
+    modules["vllm.platforms"] = modules["vllm"].platforms = types.ModuleType("vllm.platforms")
+    modules["vllm.platforms"].current_platform = Platform()
     modules["vllm.envs"] = modules["vllm"].envs = types.ModuleType("vllm.envs")
     modules["vllm"].__version__, modules["vllm.envs"].VLLM_BATCH_INVARIANT = recorded["vllm"], False
     known["AttentionImplBase"].__new__ = _impl_of_a_rank
     known["FlashAttentionMetadataBuilder"]._cudagraph_support = known["AttentionCGSupport"].ALWAYS
     _overridden.clear()
+    cached.clear()
     group.__init__()
+    for name in without:
+        del modules[name]
     with engine_stand_in.in_place(modules, "vllm", "leanattn.vllm", "leanattn._serving"):
         own = importlib.import_module("leanattn.vllm")
         yield importlib.import_module(f"leanattn.vllm.{own.module_for(recorded['vllm'])}")

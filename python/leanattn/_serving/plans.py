@@ -13,6 +13,7 @@ import time
 import leanattn
 
 MOST_QUERY_TOKENS = 16  # of a request under the causal mask, docs/features.md
+MOST_PREFILL_TOKENS = 131072  # of a request where query tokens are packed, the same page
 LARGEST_GROUP = 128  # query heads of a KV head, the same page
 USUAL_CONTEXT = 8192
 LEAST_SECONDS = 1  # with less, a tuning would end before its first measurement

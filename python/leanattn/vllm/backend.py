@@ -1,30 +1,51 @@
 """backend.py -- what all tried versions of vLLM share: the backend, the metadata of a step, and its builder.
 
-vLLM puts requests with few query tokens at the front of a batch. These are the rows of leanattn, and the rest is handed to FlashAttention with
-metadata of its own. Nothing here waits for the GPU or copies from it: the kernels read lengths, page tables and query offsets where vLLM keeps
-them, so that one CUDA graph is right for all of them.
+A step is one launch, whatever mix of decode, speculation and prefill it has. Where prefill has no kernels of its own, the rows of leanattn are the
+requests with few query tokens, which vLLM puts at the front of a batch, and the rest is handed to FlashAttention with metadata of its own. Nothing
+here waits for the GPU or copies from it: the kernels read lengths, page tables and query offsets where vLLM keeps them, so that one CUDA graph is
+right for all of them.
 """
+import copy
 import dataclasses
+import functools
+from typing import Any
 
-from vllm.v1.attention.backend import AttentionCGSupport
-from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend, FlashAttentionMetadata, FlashAttentionMetadataBuilder
+from vllm.platforms import current_platform
+from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadataBuilder, AttentionType
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from .._serving import plans
-from .implementation import Implementation
+from .implementation import Implementation, has_prefill_kernels, is_one_byte
 from .step_plans import Rows, StepPlans, first
 
 
 @dataclasses.dataclass
-class Metadata(FlashAttentionMetadata):
-    """FlashAttention's metadata of the whole step; `rows` run on leanattn, and `prefill` is FlashAttention's metadata of all others."""
+class Metadata:
+    """A step of which `rows` run on leanattn, and those of `rest`, FlashAttention's metadata, behind them."""
 
-    rows: Rows | None = None
-    prefill: FlashAttentionMetadata | None = None
+    num_actual_tokens: int
+    max_query_len: int
+    query_start_loc: Any
+    max_seq_len: int
+    seq_lens: Any
+    block_table: Any
+    slot_mapping: Any
+    rows: Rows
+    rest: Any = None
 
 
-class BackendBase(FlashAttentionBackend):
-    """The cache, its layouts and its update are those of vLLM's own backend for FlashAttention."""
+def flash_backend():
+    """vLLM's backend for FlashAttention, which says where that may compute what leanattn does not. Plain models never import it."""
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionBackend
+
+    return FlashAttentionBackend
+
+
+class BackendBase(AttentionBackend):
+    """The cache, its layouts and its update are as with vLLM's own backend for FlashAttention."""
+
+    supported_kv_cache_dtypes = ["auto", "float16", "bfloat16", "fp8", "fp8_e4m3"]
+    forward_includes_kv_cache_update = False
 
     @staticmethod
     def get_name():
@@ -36,73 +57,128 @@ class BackendBase(FlashAttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size):
-        return head_size % 16 == 0 and head_size <= 512 and super().supports_head_size(head_size)
+        return head_size % 16 == 0 and (has_prefill_kernels(head_size, None) or head_size <= 512 and flash_backend().supports_head_size(head_size))
+
+    @classmethod
+    def supports_kv_cache_dtype(cls, kv_cache_dtype):
+        return flash_backend().supports_kv_cache_dtype(kv_cache_dtype) if is_one_byte(kv_cache_dtype) else super().supports_kv_cache_dtype(kv_cache_dtype)
+
+    @classmethod
+    def supports_sink(cls):
+        return current_platform.is_device_capability_family(90) or flash_backend().supports_sink()
+
+    @classmethod
+    def supports_mm_prefix(cls):
+        return flash_backend().supports_mm_prefix()
+
+    @classmethod
+    def supports_per_head_quant_scales(cls):
+        return flash_backend().supports_per_head_quant_scales()
+
+    @classmethod
+    def supports_sliding_window(cls):
+        return True
+
+    @classmethod
+    def supports_non_causal(cls):
+        return True
+
+    @classmethod
+    def supports_batch_invariance(cls):
+        return True
+
+    @classmethod
+    def supports_attn_type(cls, attn_type):
+        return attn_type in (AttentionType.DECODER, AttentionType.ENCODER, AttentionType.ENCODER_ONLY, AttentionType.ENCODER_DECODER)
+
+    @classmethod
+    def supports_compute_capability(cls, capability):
+        return capability.major >= 8
 
     @classmethod
     def supports_combination(cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability):
         names = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}
         if kv_cache_dtype in names and names[kv_cache_dtype] != str(dtype):
             return f"a KV cache of {kv_cache_dtype} for queries of {dtype} not supported"
-        return super().supports_combination(head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
-                                            device_capability)
+        if has_prefill_kernels(head_size, kv_cache_dtype) and not use_mm_prefix:
+            return None
+        return flash_backend().supports_combination(head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
+                                                    device_capability)
 
 
-class BuilderBase(FlashAttentionMetadataBuilder):
-    """Builds the metadata of a step. For a step without prefill that is a handful of Python objects, and no operation on a tensor."""
+class BuilderBase(AttentionMetadataBuilder):
+    """Builds the metadata of a step. For a step that is one launch that is a handful of Python objects, and no operation on a tensor."""
 
-    # Graphs of batches in which all requests have few query tokens. A batch with prefill cannot be a graph: how it is split is fixed at capture.
-    _cudagraph_support = AttentionCGSupport.UNIFORM_BATCH
-    required_fields: dict = {}  #: fields of FlashAttention's metadata that this version of vLLM wants, beyond those that all have
+    supports_update_block_table = True
 
     @classmethod
     def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
-        return cls._cudagraph_support
+        """A graph of one launch serves any batch up to its size. How a step is split, and what only some steps have, would be fixed at capture."""
+        model, layers = vllm_config.model_config, vllm_config.compilation_config.static_forward_context
+        always = (all(impl.prefills_here for impl, _ in _implementations(layers, layers)) and not model.is_mm_prefix_lm
+                  and model.rswa_window is None)
+        return AttentionCGSupport.ALWAYS if always else AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self._plans = None
-        layers = vllm_config.compilation_config.static_forward_context
-        found = [(impl, layers[name]) for name in layer_names if name in layers for impl in _variants(layers[name].impl)
-                 if isinstance(impl, Implementation)]
+        self._found = _implementations(layer_names, vllm_config.compilation_config.static_forward_context)
+        self.dcp_world_size = self._found[0][0].dcp_world_size if self._found else 1
+        self.cp_kv_cache_interleave_size = vllm_config.parallel_config.cp_kv_cache_interleave_size
+        prefills = bool(self._found) and all(impl.prefills_here for impl, _ in self._found)
+        if not prefills:
+            self.flash  # noqa: B018  (not in a step)
         # vLLM's lengths on a rank may count drafts that were rejected since, and of draft models are those of the step before.
         stale = self.dcp_world_size > 1 and vllm_config.speculative_config is not None
-        if not found or not all(impl.decodes_here for impl, _ in found) or stale:
+        if not self._found or not all(impl.decodes_here for impl, _ in self._found) or stale:
             return  # all rows are FlashAttention's, and so is their order
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
-        self._plans = StepPlans({impl.options(layer) for impl, layer in found}, self)
+        self._plans = StepPlans({impl.options(layer) for impl, layer in self._found}, self, prefills)
+
+    @functools.cached_property
+    def flash(self):
+        """vLLM's own builder, for the rows that leanattn does not compute."""
+        from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+
+        made = FlashAttentionMetadataBuilder(self.kv_cache_spec, self.layer_names, self.vllm_config, self.device)
+        # It plans for one window, for which it looks at layers of its own.
+        windows = {impl.flash.sliding_window for impl, _ in self._found}
+        if len(windows) == 1:
+            (made.aot_sliding_window,) = windows
+        else:
+            made.aot_schedule = False
+        return made
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
         common = common_attn_metadata
         if not self._takes(common):
-            return super().build(common_prefix_len, common, fast_build)
-        requests, tokens, prefill = common.num_reqs, common.num_actual_tokens, None
-        if common.max_query_len > self.reorder_batch_threshold:
-            requests, prefills, tokens, prefill_tokens = split_decodes_and_prefills(common, decode_threshold=self.reorder_batch_threshold)
+            return self.flash.build(common_prefix_len, common, fast_build)
+        requests, tokens, most, rest = common.num_reqs, common.num_actual_tokens, common.max_query_len, None
+        if most > self._plans.most_tokens:
+            most = self.reorder_batch_threshold
+            requests, others, tokens, other_tokens = split_decodes_and_prefills(common, decode_threshold=most)
             if requests == 0:
-                return super().build(common_prefix_len, common, fast_build)
-            if prefills > 0:
-                prefill = super().build(0, _rest_of(common, requests, prefills, tokens, prefill_tokens), fast_build)
-        # Else rows and requests do not match one to one, as in a step that is padded by tokens alone.
-        single = tokens == requests and (common.max_query_len == 1 or self.reorder_batch_threshold == 1)
-        if not single and self.reorder_batch_threshold == 1:
-            return super().build(common_prefix_len, common, fast_build)
+                return self.flash.build(common_prefix_len, common, fast_build)
+            if others > 0:
+                rest = self.flash.build(0, _rest_of(common, requests, others, tokens, other_tokens), fast_build)
         lengths = common.seq_lens if self.dcp_world_size == 1 else common.dcp_local_seq_lens
-        return Metadata(
-            num_actual_tokens=common.num_actual_tokens, max_query_len=common.max_query_len, query_start_loc=common.query_start_loc,
-            max_seq_len=common.max_seq_len, seq_lens=common.seq_lens, block_table=common.block_table_tensor, slot_mapping=common.slot_mapping,
-            rows=self._plans.rows(tokens, requests, lengths, common.block_table_tensor, None if single else common.query_start_loc),
-            prefill=prefill, **self.required_fields)
+        rows = self._plans.rows(tokens, requests, most, lengths, common.block_table_tensor, common.query_start_loc)
+        if rows is None:
+            return self.flash.build(common_prefix_len, common, fast_build)
+        return Metadata(common.num_actual_tokens, common.max_query_len, common.query_start_loc, common.max_seq_len, common.seq_lens,
+                        common.block_table_tensor, common.slot_mapping, rows, rest)
 
     def update_block_table(self, metadata, blk_table, slot_mapping):
-        made = super().update_block_table(metadata, blk_table, slot_mapping)
         rows = getattr(metadata, "rows", None)
-        if rows is not None:
-            requests = rows.lengths.shape[0]
-            made.rows = dataclasses.replace(rows, page_table=self._plans.page_table(blk_table, requests))
-            if metadata.prefill is not None:
-                made.prefill = super().update_block_table(metadata.prefill, blk_table[requests:], slot_mapping[rows.tokens:])
+        if rows is None:
+            return self.flash.update_block_table(metadata, blk_table, slot_mapping)
+        requests, made = rows.lengths.shape[0], copy.copy(metadata)
+        made.block_table, made.slot_mapping = blk_table, slot_mapping
+        made.rows = dataclasses.replace(rows, page_table=self._plans.page_table(blk_table, requests))
+        if metadata.rest is not None:
+            made.rest = self.flash.update_block_table(metadata.rest, blk_table[requests:], slot_mapping[rows.tokens:])
         return made
 
     def _takes(self, common):
@@ -112,19 +188,24 @@ class BuilderBase(FlashAttentionMetadataBuilder):
                 and common.num_reqs > 0 and (self.dcp_world_size == 1 or common.dcp_local_seq_lens is not None))
 
 
+def _implementations(names, layers):
+    """The implementations of the layers of these names that are leanattn's, with their layers."""
+    return [(impl, layers[name]) for name in names if name in layers for impl in _variants(getattr(layers[name], "impl", None))
+            if isinstance(impl, Implementation)]
+
+
 def _variants(impl):
     variants = getattr(impl, "get_impl_variants", None)
     return variants() if variants is not None else (impl,)
 
 
-def _rest_of(common, requests, prefills, tokens, prefill_tokens):
+def _rest_of(common, requests, others, tokens, other_tokens):
     """vLLM's metadata of the requests behind the first ones, as if these were not there."""
     behind = {name: value[requests:] for name in _BY_REQUEST if (value := getattr(common, name, None)) is not None}
     starts = {name: getattr(common, name)[requests:] - tokens for name in ("query_start_loc", "query_start_loc_cpu")}
     # What is remembered of the whole batch; not in every version.
     forgotten = {name: None for name in ("_num_computed_tokens_cache", "_token_to_req_indices_cache") if hasattr(common, name)}
-    return common.replace(num_reqs=prefills, num_actual_tokens=prefill_tokens, slot_mapping=common.slot_mapping[tokens:], **behind, **starts,
-                          **forgotten)
+    return common.replace(num_reqs=others, num_actual_tokens=other_tokens, slot_mapping=common.slot_mapping[tokens:], **behind, **starts, **forgotten)
 
 
 # Not all are in every version.

@@ -99,7 +99,8 @@ class LatentBuilderBase(MLACommonMetadataBuilder):
         if not single:
             requests = lengths.shape[0]
         return DecodeMetadata(block_table=block_table, seq_lens=lengths, dcp_tot_seq_lens=whole_lengths,
-                              rows=self._plans.rows(tokens, requests, lengths, block_table, None if single else starts))
+                              rows=self._plans.rows(tokens, requests, 1 if single else self.reorder_batch_threshold, lengths, block_table,
+                                                    starts))
 
 
 class LatentBackendBase(MLACommonBackend):

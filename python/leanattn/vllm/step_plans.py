@@ -28,7 +28,8 @@ class Rows:
 class StepPlans:
     """The plans for all batches that steps of a metadata builder may have, for layers with these options."""
 
-    def __init__(self, options, builder):
+    def __init__(self, options, builder, prefills=False):
+        """`prefills`: requests may have any number of query tokens, else up to the builder's threshold."""
         vllm_config, query_tokens, page_size = builder.vllm_config, builder.reorder_batch_threshold, builder.kv_cache_spec.block_size
         longest = vllm_config.model_config.max_model_len
         if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
@@ -39,18 +40,29 @@ class StepPlans:
         graphs = vllm_config.compilation_config.cudagraph_capture_sizes or ()
         self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // query_tokens for size in graphs)},
                                                     vllm_config.scheduler_config.max_num_seqs), context)
+        self._most = sorted({1, query_tokens, *([plans.MOST_PREFILL_TOKENS] if prefills else [])})
         self._problems = tuple(
             plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens,
                              batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
-            for one in options for tokens in sorted({1, query_tokens}))
-        self._query_tokens, self._batches = query_tokens, {}
+            for one in options for tokens in self._most)
+        self._batches = {}
         self._device = plans.device(plans.ordinal_of(builder.device))
         make_plans(self._device, self._problems, self._sizes)
 
-    def rows(self, tokens, requests, lengths, page_table, offsets):
-        """The first `requests` requests of a step, with `tokens` query tokens. Without offsets each has one."""
-        return Rows(tokens, first(lengths, requests), self.page_table(page_table, requests), None if offsets is None else first(offsets, requests + 1),
-                    None if offsets is None else self._query_tokens, self._batch_for(requests), self._sizes.context, self._device)
+    @property
+    def most_tokens(self):
+        """The most query tokens that a request may have."""
+        return self._most[-1]
+
+    def rows(self, tokens, requests, most, lengths, page_table, offsets):
+        """The first `requests` requests of a step, with `tokens` query tokens, of which a request has up to `most`. Steps of single tokens and of drafts
+        have kernels of their own. None: the requests do not match the tokens, as in a step that is padded by tokens alone, and no kernels take that."""
+        single = most == 1 and tokens == requests
+        most = next((limit for limit in self._most if limit >= (most if single else max(most, 2))), None)
+        if most is None:
+            return None
+        return Rows(tokens, first(lengths, requests), self.page_table(page_table, requests), None if single else first(offsets, requests + 1),
+                    None if single else most, self._batch_for(requests), self._sizes.context, self._device)
 
     def page_table(self, table, requests):
         table = first(table, requests)
@@ -67,7 +79,8 @@ class StepPlans:
 
 def make_plans(device, problems, sizes):
     """Tunes as TUNE asks for, makes the plans, and says in the log what came of it."""
-    tuned, failure = device.tune(problems, sizes, plans.tuning_seconds(TUNE))
+    # How many query tokens the requests of a mixed step have is not known here.
+    tuned, failure = device.tune([one for one in problems if one.q_len <= plans.MOST_QUERY_TOKENS], sizes, plans.tuning_seconds(TUNE))
     if tuned:
         logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
     if failure:

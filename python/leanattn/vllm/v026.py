@@ -1,21 +1,35 @@
-"""v026.py -- what the interface of vLLM 0.26 has beyond the shared part: cascade attention, and its fields in the metadata; prefill of latent attention
-that takes its contexts to stand in front; and a kernel for selected tokens that returns no log-sum-exp."""
+"""v026.py -- what the interface of vLLM 0.26 has beyond the shared part: the shape and the layouts of a cache; prefill of latent attention that takes
+its contexts to stand in front; and a kernel for selected tokens that returns no log-sum-exp."""
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.attention.backends.utils import get_kv_cache_layout
+
 from .backend import BackendBase, BuilderBase
 from .latent import LatentBackendBase, LatentBuilderBase
 from .selected import SelectedBackendBase, SelectedBuilderBase, SelectedImplementation
 
-
-class Builder(BuilderBase):
-    required_fields = {"use_cascade": False, "common_prefix_len": 0, "cu_prefix_query_lens": None, "prefix_kv_lens": None, "suffix_kv_lens": None}
-
-    def use_cascade_attention(self, *args, **kwargs):
-        return False
+# (layout, with a dimension for layers): the dimensions of a cache from the outermost in memory to the innermost
+_STRIDE_ORDERS = {("NHD", False): (0, 2, 1, 3), ("HND", False): (0, 1, 2, 3), ("NHD", True): (1, 0, 3, 2, 4), ("HND", True): (1, 2, 0, 3, 4)}
 
 
 class Backend(BackendBase):
     @staticmethod
     def get_builder_cls():
-        return Builder
+        return BuilderBase
+
+    @staticmethod
+    def get_supported_kernel_block_sizes():
+        return [MultipleOf(16)]
+
+    @staticmethod
+    def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
+        """K and V of a token are side by side."""
+        if block_size % 16 != 0:
+            raise ValueError("Block size must be a multiple of 16.")
+        return (num_blocks, num_kv_heads, block_size, 2 * head_size)
+
+    @staticmethod
+    def get_kv_cache_stride_order(include_num_layers_dimension=False):
+        return _STRIDE_ORDERS[get_kv_cache_layout(), include_num_layers_dimension]
 
 
 class ContextsAnywhere:

@@ -1,14 +1,20 @@
 """v033.py -- what the interface of vLLM 0.33 has beyond the shared part: graphs of batches whose requests have different numbers of query tokens,
 graphs that hold several steps of a draft model, and a kernel for selected tokens with padded heads and a log-sum-exp."""
-from vllm.v1.attention.backend import max_decode_query_len
+from vllm.config.vllm import get_current_vllm_config_or_none
+from vllm.v1.attention.backend import MultipleOf, max_decode_query_len
 
 from .._serving import plans
-from .backend import BackendBase, BuilderBase
+from .backend import BackendBase, BuilderBase, flash_backend
+from .implementation import has_prefill_kernels
 from .latent import LatentBackendBase, LatentBuilderBase
 from .selected import SelectedBackendBase, SelectedImplementation
 
 
 class Builder(BuilderBase):
+    def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        self.supports_draft_decode_metadata_update = self.dcp_world_size == 1
+
     @classmethod
     def get_varlen_cudagraph_max_query_len(cls, vllm_config, kv_cache_spec):
         most = max_decode_query_len(vllm_config)
@@ -18,13 +24,27 @@ class Builder(BuilderBase):
     def update_draft_decode_metadata(self, metadata):
         # The kernels read lengths, offsets and page tables when they run.
         if getattr(metadata, "rows", None) is None:
-            super().update_draft_decode_metadata(metadata)
+            self.flash.update_draft_decode_metadata(metadata)
 
 
 class Backend(BackendBase):
+    supports_kv_cache_update_bypass = True
+
     @staticmethod
     def get_builder_cls():
         return Builder
+
+    @classmethod
+    def supports_rswa(cls):
+        return True
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec=None):
+        """FlashAttention-4 wants larger pages for some heads."""
+        config = get_current_vllm_config_or_none()
+        model = None if config is None else config.model_config
+        head_size = getattr(kv_cache_spec, "head_size", 0) or (0 if model is None else model.get_head_size())
+        return [MultipleOf(16)] if has_prefill_kernels(head_size, None) else flash_backend().get_supported_kernel_block_sizes(kv_cache_spec)
 
 
 class LatentBuilder(LatentBuilderBase):
