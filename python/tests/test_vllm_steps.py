@@ -10,7 +10,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 @pytest.mark.skipif(not all(importlib.util.find_spec(name) for name in ("torch", "vllm")), reason="vLLM and PyTorch are not installed")
-@pytest.mark.parametrize("program, steps", [("vllm_steps.py", 216), ("vllm_latent_steps.py", 119), ("vllm_selected_steps.py", 32)])
+@pytest.mark.parametrize("program, steps", [("vllm_steps.py", 408), ("vllm_latent_steps.py", 119), ("vllm_selected_steps.py", 32)])
 def test_mixed_steps_agree_with_attention_over_what_query_tokens_see(program, steps):
     ran = subprocess.run([sys.executable, HERE / program], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr[-4000:]

@@ -25,7 +25,7 @@ import torch
 import leanattn
 import vllm_ranks
 
-Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 4, 2, 64, 16, 64, 6
+Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 4, 2, 64, 16, 128, 40
 DEVICE = torch.device("cuda" if "--gpu" in sys.argv else "cpu", 0)
 # What caches hold where nothing was written, and page tables behind a request's end. FlashAttention's kernels multiply the one by zero, and follow
 # the other to memory that they do not use, as vLLM allows; on the CPU any use would show.
@@ -131,6 +131,7 @@ class Calls:
 
     def __init__(self):
         self.decoded = self.prefilled = 0
+        self.prefills = True  # whether there are kernels for prefill
         self.planned = set()  # query heads, KV heads, and whether with log-sum-exp
         self._counting = threading.Lock()
 
@@ -221,7 +222,8 @@ class Model:
                                                features.get("sliding_window"), "auto", features.get("logits_soft_cap"), "decoder", None,
                                                **{k: v for k, v in features.items() if k == "sinks"})
         self.impl.process_weights_after_loading(torch.bfloat16)
-        self.impl.flash._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
+        if part.ranks > 1:
+            self.impl.flash._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
         one = torch.ones((), device=DEVICE)
         self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one)
         config = configuration(speculative, part, self.kv_heads)
@@ -231,10 +233,6 @@ class Model:
         self.builder = backend.get_builder_cls()(spec, ["layer"], config, DEVICE)
         whole = torch.full((PAGES, PAGE, self.kv_heads, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
         self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole.permute(0, 2, 1, 3).contiguous()
-
-    def has_no_prefill(self):
-        """Whether vLLM's FlashAttention refuses the model's features, as FlashAttention-3 does ALiBi, and the package lacks the version that has them."""
-        return DEVICE.type == "cuda" and self.impl.flash.vllm_flash_attn_version is None
 
     def step(self, query_tokens, contexts, generator, padding=0):
         """Fills the cache, runs one step through vLLM's interface, and returns the largest error. `padding` requests of a graph are empty."""
@@ -285,8 +283,11 @@ class Model:
         return (output[:tokens].double() - wanted).abs().max().item(), common
 
 
-STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], [40, 16, 20, 64], 0), ([9, 30], [9, 95], 0), ([1, 60], [96, 60], 0)],
-         2: [([3, 3], [33, 96], 0), ([3, 1, 2], [17, 64, 2], 1), ([1, 1], [5, 80], 0), ([3, 2, 20, 4], [30, 31, 20, 64], 0), ([40], [50], 0)]}
+# Query tokens and contexts of the requests, and requests that only pad a graph.
+STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], [40, 16, 20, 64], 0), ([9, 30], [9, 95], 0), ([1, 60], [96, 60], 0),
+             ([1, 20, 5], [40, 20, 64], 3), ([1, 1, 200, 3], [600, 31, 333, 640], 0), ([300, 1], [300, 1], 0)],
+         2: [([3, 3], [33, 96], 0), ([3, 1, 2], [17, 64, 2], 1), ([1, 1], [5, 80], 0), ([3, 2, 20, 4], [30, 31, 20, 64], 0), ([40], [50], 0),
+             ([3, 1, 150], [500, 31, 400], 2)]}
 FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch.linspace(-1, 2, Q_HEADS).bfloat16().to(DEVICE)}, {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
             {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}]
 
@@ -319,17 +320,22 @@ def main():
     check_selection(backend)
     calls = None if DEVICE.type == "cuda" else stand_in_for_kernels()
     generator, steps, worst = torch.Generator().manual_seed(11), 0, 0.0
-    for features, layout, (speculative, given) in itertools.product(FEATURES, ("NHD", "HND"), STEPS.items()):
+    # Also as where prefill has no kernels, such as on other GPUs; there it is FlashAttention's.
+    whole = (True, False) if calls is not None else (True,)
+    for prefills, features, layout, (speculative, given) in itertools.product(whole, FEATURES, ("NHD", "HND"), STEPS.items()):
+        if calls is not None:
+            calls.prefills = prefills
         model = Model(backend, speculative, layout, **features)
-        if model.has_no_prefill():
-            print(f"left out, because this vLLM has no FlashAttention for it: {', '.join(features)}")
-            continue
         for query_tokens, contexts, padding in given:
+            decode = all(count <= 1 + speculative for count in query_tokens)
+            if padding and not decode and not prefills:
+                continue  # no graph has such a step
             before = calls and (calls.decoded, calls.prefilled)
             error, common = model.step(query_tokens, contexts, generator, padding)
             if calls is not None:
-                mine = sum(itertools.takewhile(lambda count: count <= 1 + speculative, query_tokens))
-                assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padding * (speculative == 0), sum(query_tokens) - mine)
+                mine = sum(query_tokens if prefills else itertools.takewhile(lambda count: count <= 1 + speculative, query_tokens))
+                padded = padding * (decode and speculative == 0)  # single tokens of nobody
+                assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padded, sum(query_tokens) - mine)
             assert error < 0.02, (features, layout, query_tokens, error)
             steps, worst = steps + 1, max(worst, error)
     if calls is not None:
@@ -376,7 +382,8 @@ def stand_in_for_kernels():
     leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: calls
     leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
     assert implementation.leanattn is plans.leanattn is leanattn
-    flash_attn.flash_attn_varlen_func, flash_attn.reshape_and_cache_flash = calls.flash, update_cache
+    implementation.has_prefill_kernels, implementation.reshape_and_cache_flash = lambda *_: calls.prefills, update_cache
+    flash_attn.flash_attn_varlen_func = calls.flash
     flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
     flash_attn.merge_attn_states = vllm_ranks.merge_attn_states
     sys.modules[flash_attn.cp_lse_ag_out_rs.__module__].correct_attn_out = vllm_ranks.correct_attn_out
