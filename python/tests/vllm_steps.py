@@ -2,6 +2,7 @@
 
     python3 python/tests/vllm_steps.py [FOLDER]          # FOLDER has vLLM's files, such as an unpacked wheel; default: the installed one
     python3 python/tests/vllm_steps.py --gpu             # with the real kernels of both, on CUDA device 0
+    python3 python/tests/vllm_steps.py --gpu FOLDER      # with leanattn's; vLLM's compiled modules, FlashAttention among them, need not be there
 
 vLLM's builder, implementation and backend are the real ones, and so are those of leanattn. Without --gpu neither a GPU nor compiled kernels are
 needed: tensors are in host memory, and attention in plain PyTorch stands in for kernels. That of leanattn.decode reads pages, lengths and offsets
@@ -301,12 +302,16 @@ RANK_STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [2, 1], 0), ([1, 1], [50
 def load_given():
     """Makes `vllm` what the command line names: the package in a folder, else the installed one, which with --gpu is imported as it is. Returns its
     version."""
-    if DEVICE.type == "cuda":
+    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
+    if DEVICE.type == "cuda" and not given:
         import vllm
 
         return vllm.__version__
-    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
-    return load(pathlib.Path(given[0]) if given else pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1])
+    version = load(pathlib.Path(given[0]) if given else pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1])
+    from leanattn.vllm import implementation
+
+    implementation.reshape_and_cache_flash = update_cache
+    return version
 
 
 def main():
@@ -382,7 +387,7 @@ def stand_in_for_kernels():
     leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: calls
     leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
     assert implementation.leanattn is plans.leanattn is leanattn
-    implementation.has_prefill_kernels, implementation.reshape_and_cache_flash = lambda *_: calls.prefills, update_cache
+    implementation.has_prefill_kernels = lambda *_: calls.prefills
     flash_attn.flash_attn_varlen_func = calls.flash
     flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
     flash_attn.merge_attn_states = vllm_ranks.merge_attn_states

@@ -11,7 +11,8 @@ longer than a step may read, so that steps mix prefill and decode. Two things ar
   kernels have between each other; for latent attention also FLASHMLA, which reads long prompts by the same way as leanattn's backend, and
   FLASH_ATTN_MLA does not: it takes up to 512 tokens of a prompt for decode.
 - Afterwards the same engine reads prompt and answer as one prompt. Its log-probabilities of the answer's tokens then come from the kernels of
-  prefill, which are FlashAttention's with every backend, and those of decode must differ from them by less than the tolerance.
+  prefill, and those of decode must differ from them by less than the tolerance. These kernels are FlashAttention's with FLASH_ATTN, and leanattn's
+  where it computes prefill, which is not over fp8 caches and not with latent attention.
 
 Where two runs do not agree, the report names the first token that differs and the one that prefill sees most differently. Of first tokens, which
 follow from prefill alone, it says whether they agree.
@@ -56,11 +57,15 @@ LATENT = {"FLASH_ATTN": "FLASH_ATTN_MLA", "TRITON_ATTN": "TRITON_MLA"}
 OF_SELECTED = {"FLASH_ATTN": "FLASHMLA_SPARSE"}
 FOR_LATENT_ONLY = {"FLASHMLA"}  # backends that models without latent attention do not have
 ONLY_BY_NAME = {"deepseek, fp8 cache"}  # FLASH_ATTN_MLA does not have these, and beside FLASHMLA or TRITON_ATTN prefill of vLLM 0.26 differs
+# Graphs of decode, and of any step: vLLM replays the latter for all mixes up to their size.
+GRAPHS = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]}
+GRAPHS_OF_ANY_STEP = {"mode": 0, "cudagraph_mode": "FULL", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64, 256, 512]}
 # Kinds of attention, each a configuration and what the engine is told beside it.
 MODELS = {
     "llama": (LLAMA, {}),
     "llama, fp8 cache": (LLAMA, {"kv_cache_dtype": "fp8"}),
     "llama, speculation": (LLAMA, SPECULATION),
+    "llama, graphs of any step": (LLAMA, {"compilation_config": GRAPHS_OF_ANY_STEP}),
     "gemma": ({**COMMON, "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "hidden_size": 2048, "num_attention_heads": 8,
                "num_key_value_heads": 4, "head_dim": 256, "intermediate_size": 2048, "hidden_activation": "gelu_pytorch_tanh",
                "sliding_window": 256, "query_pre_attn_scalar": 256, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
@@ -220,7 +225,7 @@ def decode(backend, model, steps, ranks):
         os.environ.setdefault(name, value)
     import vllm
 
-    config, told = MODELS[model]
+    config, told = MODELS[model][0], {"compilation_config": GRAPHS, **MODELS[model][1]}
     if ranks > 1:
         config = config if "kv_lora_rank" in config else {**config, "num_key_value_heads": 1}
         # What other layers exchange is left to NCCL, which needs nothing of the machine that attention does not.
@@ -233,8 +238,7 @@ def decode(backend, model, steps, ranks):
         pathlib.Path(folder, "config.json").write_text(json.dumps(config))
         llm = vllm.LLM(model=folder, load_format=random_weights(), skip_tokenizer_init=True, dtype="bfloat16", seed=0, kv_cache_memory_bytes=2**31,
                        gpu_memory_utilization=0.1, max_model_len=4096, max_num_seqs=16, max_num_batched_tokens=512, enable_prefix_caching=False,
-                       max_logprobs=LIKELIEST, attention_config={"backend": backend}, **told,
-                       compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [1, 2, 4, 8, 16, 32, 64]})
+                       max_logprobs=LIKELIEST, attention_config={"backend": backend}, **told)
     found = set().union(*llm.apply_model(backends_of))
     if found != {backend}:
         raise RuntimeError(f"asked for {backend}, but layers have {sorted(found)}")

@@ -2,8 +2,8 @@
 
     vllm serve MODEL --attention-backend CUSTOM
 
-vLLM calls register() by itself, through the entry point group "vllm.general_plugins". Requests with few query tokens run on leanattn, all others
-on the FlashAttention that vLLM brings. docs/how-to/vllm.md says what is supported. Each tried version of vLLM has a module of its own, with what
+vLLM calls register() by itself, through the entry point group "vllm.general_plugins". A step is one launch where there are kernels for prefill. Else
+only requests with few query tokens run on leanattn. docs/how-to/vllm.md says which rows are computed by whom, and what is supported. Each tried version of vLLM has a module of its own, with what
 its interface has beyond the others'; the rest is shared.
 """
 import importlib
