@@ -275,6 +275,14 @@ def test_a_mixed_step_is_one_launch(adapter, tokens, padded, speculative):
     assert ("_q131072_" in launch["kernel"]) == (not drafts) and needs_no_flash(model)
 
 
+@pytest.mark.parametrize("head_size", [64, 192, 256])
+def test_what_is_said_of_kernels_for_prefill_is_so(adapter, head_size):
+    """A look-up answers with the family wgmma_prefill: load path tensor, and two warpgroups of 64 query rows."""
+    model = Model(adapter, head_size=head_size)
+    (launch,) = model.forward(model.builder.build(0, step([40])), 40)[2]
+    assert model.impl.prefills_here and "_tensor_" in launch["kernel"] and "_w8x" in launch["kernel"]
+
+
 def test_steps_of_decode_only_keep_their_kernels(adapter):
     model = Model(adapter, speculative=2)
     kernels = [model.forward(model.builder.build(0, step(tokens)), sum(tokens))[2][0]["kernel"] for tokens in ([1, 1], [3, 2], [3, 40])]
@@ -352,7 +360,7 @@ def test_a_plain_model_imports_no_flash_attention(version, engines):
             model.builder.build(0, step([1, 1], causal=False))
 
 
-def on_hopper_only(monkeypatch):
+def on_another_gpu(monkeypatch):
     monkeypatch.setattr(stand_in.Platform, "family", 80)
 
 
@@ -363,8 +371,9 @@ def batch_invariant(monkeypatch):
 
 
 @pytest.mark.parametrize("speculative, decodes", [(0, [1, 1]), (2, [3, 1, 2])])
-@pytest.mark.parametrize("given, setting", [({"kv_cache_dtype": "fp8"}, None), ({"head_size": 272}, None), ({}, on_hopper_only), ({}, batch_invariant)],
-                         ids=["one-byte cache", "large heads", "another GPU", "batch invariance"])
+@pytest.mark.parametrize("given, setting", [({"kv_cache_dtype": "fp8"}, None), ({"head_size": 272}, None), ({"head_size": 80}, None),
+                                            ({}, on_another_gpu), ({}, batch_invariant)],
+                         ids=["one-byte cache", "large heads", "heads of no multiple of 64", "another GPU", "batch invariance"])
 def test_a_step_is_split_where_prefill_has_no_kernels(adapter, monkeypatch, speculative, decodes, given, setting):
     if setting is not None:
         setting(monkeypatch)

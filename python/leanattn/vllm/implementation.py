@@ -13,12 +13,10 @@ from vllm.v1.attention.backend import AttentionImpl, AttentionType
 
 from .._serving import plans
 
-LARGEST_PREFILL_HEAD = 256
-
 
 def has_prefill_kernels(head_size, kv_cache_dtype):
-    """Whether there are kernels that are made for prefill of such a layer. FlashAttention is faster than any others."""
-    return current_platform.is_device_capability_family(90) and head_size <= LARGEST_PREFILL_HEAD and not is_one_byte(kv_cache_dtype)
+    """Whether the family wgmma_prefill takes such a layer. FlashAttention is faster at prefill than the other families, which are made for decode."""
+    return current_platform.is_device_capability_family(90) and head_size % 64 == 0 and head_size <= 256 and not is_one_byte(kv_cache_dtype)
 
 
 def is_one_byte(kv_cache_dtype):
