@@ -13,7 +13,6 @@ namespace {
 namespace wgmma_prefill {
 
 constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 3}, {8, 1, 2}};
-constexpr int kMostRegisters = 232;  // of a thread that multiplies, beside a producer that holds hardly anything
 
 bool takes(const KernelSpec& spec) {
   return spec.warps == 8 && !spec.features.latent && query_rows(spec.features, spec.group) > kMatrixRows;
@@ -29,18 +28,22 @@ Result<void> supports(const KernelSpec& spec) {
 
 Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
   if (auto ok = fits_wgmma(spec, layout); !ok) return ok;
-  // A thread has an accumulator for every second column, beside scores and weights.
-  if (value_dim(spec) > 192 && layout.consumer_registers < kMostRegisters)
-    return unsupported_spec(fmt::format("{} columns of V and more than 64 query rows, with {}", value_dim(spec),
-                                        layout.gathers_rows ? "rows that are gathered" : "append"),
-                            "the producer leaves too few registers to the warpgroups; choose 4 warps");
+  // Of its rows, a thread holds half of O's columns, half of a step's scores, and the weights in pairs. Beside these it
+  // needs others; with fewer, ptxas spills or serialises wgmma.
+  constexpr int kOthers = 32;
+  const int held = value_dim(spec) / 2 + layout.step_tokens / 2 + layout.step_tokens / 4;
+  if (held + kOthers > layout.consumer_registers)
+    return unsupported_spec(
+        fmt::format("{} columns of V, more than 64 query rows and steps of {} tokens, with {} "
+                    "registers a thread",
+                    value_dim(spec), layout.step_tokens, layout.consumer_registers),
+        "choose shorter steps or 4 warps; a producer that gathers rows, and append, take registers");
   return {};
 }
 
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   lay_out_producer(spec, layout, /*buffers=*/true, /*warpgroup=*/true);
-  if (!layout.gathers_rows && !spec.features.append)
-    layout.consumer_registers = kMostRegisters, layout.producer_registers = 40;
+  if (!layout.gathers_rows && !spec.features.append) layout.consumer_registers = 232, layout.producer_registers = 40;
   layout.stage_parts = 2;
   // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
   if (spec.features.ragged_q && !spec.features.batch_invariant)

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <utility>
+
 #include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "generator/kernel_layout.hpp"
@@ -207,15 +209,26 @@ TEST(KernelSpec, PrefillThatDoesNotFitIsRefusedWithItsReason) {
   expect_named(refusal([](KernelSpec& s) { s.stages = 7; }), {"shared memory"});
   expect_named(refusal([](KernelSpec& s) { s.features.page_size = 1, s.warp_tokens = 32, s.tile = 128; }),
                {"128 tokens", "warp_tokens 16"});
-  // What ptxas would serialise.
-  const auto wide = [](KernelSpec& s) { s.head_dim = 256, s.stages = 2; };
-  KernelSpec spec = prefill_spec();
-  wide(spec);
-  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
-  expect_named(refusal([&](KernelSpec& s) { wide(s), s.features.page_size = 1; }),
-               {"256 columns", "gathered", "4 warps"});
-  expect_named(refusal([&](KernelSpec& s) { wide(s), s.features.append = true; }),
-               {"256 columns", "append", "4 warps"});
+  // What ptxas would serialise, or spill.
+  struct Wide {
+    int v_head_dim, warp_tokens;
+    bool append;
+  };
+  const auto widen = [](KernelSpec& spec, const Wide& wide) {
+    spec.features.v_head_dim = wide.v_head_dim, spec.features.append = wide.append;
+    spec.warp_tokens = wide.warp_tokens, spec.tile = 128, spec.stages = 2;
+  };
+  for (const Wide& wide : {Wide{256, 16, false}, {192, 16, true}, {192, 32, false}, {128, 32, true}}) {
+    KernelSpec spec = prefill_spec();
+    widen(spec, wide);
+    EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+  }
+  for (const Wide& wide : {Wide{256, 16, true}, {256, 32, false}, {192, 32, true}}) {
+    expect_named(refusal([&](KernelSpec& s) { widen(s, wide); }),
+                 {"columns of V", wide.append ? "200 registers" : "232 registers", "4 warps"});
+  }
+  expect_named(refusal([](KernelSpec& s) { s.head_dim = 256, s.stages = 2, s.features.page_size = 1; }),
+               {"256 columns", "200 registers", "gathers rows"});
 }
 
 TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
