@@ -95,8 +95,8 @@ ENGINES = {
         members={"ForwardMode": {"EXTEND", "DECODE", "MIXED", "IDLE", "TARGET_VERIFY"}},
         instances={
             "sglang.srt.layers.attention.flashattention_backend": {
-                "FlashAttentionBackend": ["device", "forward_metadata", "kv_index_translator", "max_context_len", "page_size", "req_to_token",
-                                          "speculative_num_draft_tokens", "topk", "use_sliding_window_kv_pool"]},
+                "FlashAttentionBackend": ["attn_cp_size", "device", "fa_skip_kv_cache", "forward_metadata", "kv_index_translator", "max_context_len",
+                                          "page_size", "req_to_token", "speculative_num_draft_tokens", "topk", "use_sliding_window_kv_pool"]},
             "sglang.srt.layers.radix_attention": {
                 "RadixAttention": ["attn_type", "head_dim", "is_cross_attention", "k_scale", "layer_id", "logit_cap", "logit_capping_method", "scaling",
                                    "sliding_window_size", "tp_k_head_num", "tp_q_head_num", "use_irope", "v_head_dim", "v_scale"]},

@@ -41,6 +41,7 @@ def _flash_init(self, model_runner, skip_prefill=False, speculative_step_id=0, t
     self.req_to_token, self.token_to_kv_pool = model_runner.req_to_token_pool.req_to_token, model_runner.token_to_kv_pool
     self.use_sliding_window_kv_pool = model_runner.sliding_window_pool
     self.topk, self.speculative_num_draft_tokens = model_runner.topk, model_runner.draft_tokens
+    self.attn_cp_size, self.fa_skip_kv_cache = model_runner.context_ranks, model_runner.without_cache
     self.kv_index_translator = types.SimpleNamespace(is_translating=model_runner.unified)
     self.seen, self.graphs = [], {}
 
@@ -49,7 +50,7 @@ def _metadata(self, requests, tokens):
     """As FlashAttention's of a step: for a tree without the draft tokens, else with them."""
     made, width = _new("step"), -(-self.max_context_len // self.page_size)
     made.cache_seqlens_int32, made.page_table = Tensor((requests,), "int32"), Tensor((requests, width), "int32")
-    made.max_seq_len_q = tokens
+    made.max_seq_len_q, made.cu_seqlens_q = tokens, Tensor((requests + 1,), "int32")
     if self.use_sliding_window_kv_pool:
         made.swa_page_table = Tensor((requests, width), "int32")
     return made

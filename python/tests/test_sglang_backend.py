@@ -55,7 +55,8 @@ class Model:
             "req_to_token_pool": types.SimpleNamespace(req_to_token=Tensor((MOST_REQUESTS + 1, LONGEST + 20), "int32"), size=MOST_REQUESTS),
             "server_args": types.SimpleNamespace(enable_deterministic_inference=stand_in.deterministic.enable_deterministic_inference,
                                                  attention_backend="leanattn", prefill_attention_backend=None, kv_cache_dtype="auto"),
-            "sliding_window_pool": sliding_window_pool, "unified": unified, "topk": topk, "draft_tokens": draft_tokens, **(runner or {})})
+            "sliding_window_pool": sliding_window_pool, "unified": unified, "topk": topk, "draft_tokens": draft_tokens, "context_ranks": 1,
+            "without_cache": False, **(runner or {})})
         try:
             self.backend = adapter.Backend.for_runner(self.runner)
         except leanattn.Error as error:
@@ -182,7 +183,7 @@ def test_steps_need_nothing_that_was_not_made_at_start_up(adapter, trees):
         model = Model(adapter, draft_tokens=3, topk=topk)
         model.backend.init_cuda_graph_state(MOST_REQUESTS, 3 * MOST_REQUESTS)
         for requests in range(1, MOST_REQUESTS + 1):
-            for name, tokens in (("DECODE", 1), ("TARGET_VERIFY", 3)):
+            for name, tokens in (("DECODE", 1), ("TARGET_VERIFY", 3), ("EXTEND", 40)):
                 batch = model.batch(requests, name)
                 model.capture(batch)
                 loaded = fake.calls("cuLibraryLoadData")
@@ -209,9 +210,9 @@ def test_a_graph_gets_a_plan_for_its_own_batch(adapter, monkeypatch):
     assert model.backend._sizes.batches == (1, 2, 4)
     assert model.backend._batch_for(3) == 4 and asked == []
     model.capture(model.batch(3))
-    assert asked == [3] and model.backend._batch_for(3) == 3
+    assert asked == [3, 3] and model.backend._batch_for(3) == 3  # decode and prefill
     model.capture(model.batch(3))
-    assert asked == [3]
+    assert asked == [3, 3]
 
 
 def test_nothing_waits_for_the_gpu(adapter):
@@ -219,7 +220,7 @@ def test_nothing_waits_for_the_gpu(adapter):
     model.step(2)
     names = ("cuStreamSynchronize", "cuCtxSynchronize", "cuMemcpyDtoHAsync", "cuEventSynchronize")
     waits = [fake.calls(name) for name in names]
-    for requests, name, tokens in ((2, "DECODE", 1), (1, "TARGET_VERIFY", 3), (3, "DECODE", 1)):
+    for requests, name, tokens in ((2, "DECODE", 1), (1, "TARGET_VERIFY", 3), (3, "MIXED", 9), (3, "DECODE", 1)):
         model.step(requests, name, tokens)
     assert [fake.calls(name) for name in names] == waits
 
@@ -234,14 +235,65 @@ def test_a_chain_of_drafts_is_verified_under_the_causal_mask(adapter):
     assert len(model.pool.written) == 1 and model.backend.seen == []
 
 
-def test_chains_of_another_length_than_at_start_up_are_flash_attentions(adapter):
-    """Where SGLang adapts the number of drafts to how many are accepted."""
-    model = Model(adapter, draft_tokens=3, topk=1)
-    batch = model.batch(3, "TARGET_VERIFY")
-    model.backend.speculative_num_draft_tokens = 2
+def expect_packed(model, batch, tokens):
+    """A step whose requests have their own numbers of query tokens, all of them together at most `tokens`, is one launch with query offsets."""
+    q, output, (launch,) = model.forward(batch, tokens)
+    given, metadata, requests = launch["arguments"], model.backend.forward_metadata, batch.batch_size
+    assert (given["q"], given["o"], given["batch"]) == (q.data, output.data, requests) and output.shape == (tokens, Q_HEADS * HEAD_DIM)
+    assert (given["context_lengths"], given["page_table"], given["q_offsets"]) == (
+        metadata.cache_seqlens_int32.data, metadata.page_table.data, metadata.cu_seqlens_q.data)
+    assert given["q_stride_token"] == q.strides[0] and not given["tree_mask"] and "_rq_" in launch["kernel"]
+    assert len(model.pool.written) == 1 and model.backend.seen == []
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("name", ["EXTEND", "MIXED"])
+def test_prompts_and_chunks_beside_decode_are_one_launch(adapter, name, page_size):
+    model = Model(adapter, page_size=page_size)
+    batch = model.batch(3, name)
     model.backend.init_forward_metadata(batch)
-    for tokens in (6, 9):
-        assert model.forward(batch, tokens)[1] == "of FlashAttention"
+    model.backend.forward_metadata.max_seq_len_q = 131072  # the most
+    loaded = fake.calls("cuLibraryLoadData")
+    expect_packed(model, batch, 140)
+    assert fake.calls("cuLibraryLoadData") == loaded
+
+
+def test_chains_of_another_length_than_at_start_up_have_query_offsets(adapter):
+    """Where SGLang adapts the number of drafts to how many are accepted, or pads the rows of a graph."""
+    for drafts, tokens in ((2, 6), (2, 9), (3, 12), (17, 51)):
+        model = Model(adapter, draft_tokens=3, topk=1)
+        batch = model.batch(3, "TARGET_VERIFY")
+        model.backend.speculative_num_draft_tokens = drafts
+        model.backend.init_forward_metadata(batch)
+        expect_packed(model, batch, tokens)
+
+
+def test_chains_of_more_drafts_than_the_kernels_of_decode_take_have_query_offsets(adapter):
+    model = Model(adapter, draft_tokens=17, topk=1)
+    batch = model.batch(2, "TARGET_VERIFY")
+    model.backend.init_forward_metadata(batch)
+    expect_packed(model, batch, 34)
+
+
+def test_drafts_of_different_numbers_have_query_offsets(adapter):
+    """Also where the rows are as many as if their numbers were the same."""
+    model = Model(adapter, draft_tokens=3, topk=1)
+    batch = model.batch(2, "TARGET_VERIFY", spec_info=types.SimpleNamespace(ragged_verify_layout=1))
+    model.backend.init_forward_metadata(batch)
+    expect_packed(model, batch, 6)
+
+
+def test_a_graph_of_prefill_serves_any_mix_that_fits(adapter, version):
+    """Lengths, offsets and page tables are where SGLang writes those of the next step."""
+    if version.startswith("0.5.12"):
+        pytest.skip("this version has no graphs of prefill")
+    model = Model(adapter)
+    batch = model.batch(3, "EXTEND")
+    model.capture(batch)
+    captured = model.backend.forward_metadata
+    expect_packed(model, batch, 512)
+    model.replay(batch)
+    assert model.backend.forward_metadata is captured
 
 
 def test_a_tree_of_drafts_is_verified_with_its_mask(adapter, trees):
@@ -281,18 +333,19 @@ class Lengths(list):
 
 
 FLASH = [
-    ("prefill", {}, ("EXTEND", 1, 40), {}),
+    ("prefill that ranks share", {"runner": {"context_ranks": 2}}, ("EXTEND", 1, 40), {}),
+    ("prefill without a cache", {"runner": {"without_cache": True}}, ("EXTEND", 1, 40), {}),
+    ("prefill of an encoder", {"attn_type": "ENCODER_ONLY"}, ("EXTEND", 1, 40), {}),
+    ("prefill with cross attention", {"is_cross_attention": True}, ("EXTEND", 1, 40), {}),
     ("cross attention", {"is_cross_attention": True}, ("DECODE", 2, 2), {}),
     ("an encoder", {"attn_type": "ENCODER_ONLY"}, ("DECODE", 2, 2), {}),
     ("another cap", {"logit_capping_method": "sigmoid"}, ("DECODE", 2, 2), {}),
     ("rows without a request", {}, ("DECODE", 2, 4), {}),
     ("a draft of several", {"topk": 2, "draft_tokens": 3}, ("DECODE", 2, 2), {"spec_info": "drafts"}),
-    ("more drafts than the kernels take", {"topk": 1, "draft_tokens": 17}, ("TARGET_VERIFY", 1, 17), {}),
-    ("drafts of different numbers", {"topk": 1, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 6), {"spec_info": types.SimpleNamespace(ragged_verify_layout=1)}),
+    ("a tree of more drafts than the kernels take", {"topk": 2, "draft_tokens": 17}, ("TARGET_VERIFY", 1, 17), {}),
     ("a tree and a window", {"topk": 2, "draft_tokens": 3, "sliding_window_size": 23}, ("TARGET_VERIFY", 2, 6), {}),
     ("a tree in pages of several tokens", {"topk": 2, "draft_tokens": 3, "page_size": 16}, ("TARGET_VERIFY", 2, 6), {}),
     ("rows that are not those of the tree", {"topk": 2, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 8), {}),
-    ("rows that are not those of the chain", {"topk": 1, "draft_tokens": 3}, ("TARGET_VERIFY", 2, 8), {}),
 ]
 
 
@@ -318,6 +371,15 @@ def test_chunks_that_a_layer_sees_alone_are_flash_attentions(adapter):
     assert len(model.forward(batch, 2)[2]) == 1
     model.backend.forward_metadata.local_attn_metadata = "chunks"
     assert model.forward(batch, 2)[1] == "of FlashAttention"
+
+
+@pytest.mark.parametrize("name, value", [("max_seq_len_q", 131073), ("image_token_ranges", "ranges"), ("cu_seqlens_q", None), ("page_table", None)])
+def test_prefill_that_the_kernels_do_not_take_is_flash_attentions(adapter, name, value):
+    model = Model(adapter)
+    batch = model.batch(2, "EXTEND")
+    model.backend.init_forward_metadata(batch)
+    setattr(model.backend.forward_metadata, name, value)
+    assert model.forward(batch, 40)[1] == "of FlashAttention"
 
 
 def test_arguments_that_leanattn_does_not_know_lead_to_flash_attention(adapter):
@@ -399,6 +461,15 @@ def test_deterministic_inference_is_batch_invariance(adapter, monkeypatch):
     # A plan's context is a limit then, which a table of SGLang may exceed.
     assert model.backend._sizes.context >= LONGEST and len(model.forward(batch, 2)[2]) == 1
     assert model.backend._layers[model.layer, False]["batch_invariant"]
+    # Packed query tokens are not batch-invariant.
+    assert model.step(2, "EXTEND")[1] == "of FlashAttention"
+
+
+def test_deterministic_inference_refuses_a_cache_that_its_prefill_does_not_have(adapter, monkeypatch):
+    assert len(Model(adapter, kv_cache_dtype="fp8_e5m2").step(2, "EXTEND")[2]) == 1
+    monkeypatch.setattr(stand_in.deterministic, "enable_deterministic_inference", True)
+    with pytest.raises(ValueError, match="fp8_e5m2.*--prefill-attention-backend"):
+        Model(adapter, kv_cache_dtype="fp8_e5m2")
 
 
 @pytest.mark.parametrize("capability, flash", [((8, 0), 3), ((9, 0), 3), ((10, 0), 4), ((12, 0), 4)])
@@ -413,7 +484,6 @@ REFUSED = [
     ({"runner": {"dtype": Type("fp32")}}, "torch.float32.*--dtype bfloat16"),
     ({"kv_cache_dtype": "fp16"}, "torch.float16.*--kv-cache-dtype auto"),
     ({"kv_cache_dtype": "fp8_e4m3", "runner": {"kv_cache_dtype_str": "mxfp8"}}, "mxfp8.*--kv-cache-dtype auto"),
-    ({"kv_cache_dtype": "fp8_e5m2"}, "fp8_e5m2.*--prefill-attention-backend"),
     ({"num_heads": 256, "num_kv_heads": 1}, "256 query heads share 1 KV heads.*--attention-backend"),
     ({"num_heads": 7}, "7 query heads share 2 KV heads.*--attention-backend"),
     ({"head_dim": 72}, "head_dim of layer 0 is 72.*--attention-backend"),
@@ -431,7 +501,7 @@ def test_start_up_says_what_was_found_and_how_long_it_took(adapter, caplog):
     caplog.set_level("INFO")
     Model(adapter, draft_tokens=3, topk=1)
     (line,) = [record.getMessage() for record in caplog.records if record.name == "leanattn.sglang.backend"]
-    assert f"2 problems and 3 batches up to {MOST_REQUESTS} at context {LONGEST}" in line and "fallback: 6" in line and " s;" in line
+    assert f"3 problems and 3 batches up to {MOST_REQUESTS} at context {LONGEST}" in line and "fallback: 9" in line and " s;" in line
 
 
 def test_the_context_is_a_setting_of_its_own(adapter, monkeypatch):

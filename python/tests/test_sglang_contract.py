@@ -84,7 +84,7 @@ def test_our_own_names_are_none_of_sglangs(adapter, version):
     recorded = recorded_methods(version)
     theirs = {method for cls, method in recorded if cls in ("FlashAttentionBackend", "AttentionBackend")}
     ours = {"for_runner", "is_deterministic", "write", "caches", "init_tree", "init_graph", "reads_slots", "_launch", "_need", "_options", "_takes",
-            "_takes_step", "_batch_for", "_scale", "_layout", "_width", "_table_of", "_rows_to_verify", "_has_trees", "_constant_arguments"}
+            "_takes_step", "_batch_for", "_scale", "_layout", "_width", "_table_of", "_rows_of", "_has_trees", "_constant_arguments"}
     defined = {name for base in own_bases(adapter.Backend) for name in vars(base) if not name.startswith("__")}
     assert ours <= defined and not ours & theirs
 
@@ -118,7 +118,8 @@ def test_what_is_read_of_sglangs_objects_is_there(version):
 
 def test_the_metadata_has_what_leanattn_reads_of_it(version):
     fields = stand_in.contract(version)["modules"][FLASH]["classes"]["FlashAttentionMetadata"]["attributes"]
-    assert {"cache_seqlens_int32", "max_seq_len_q", "page_table", "swa_page_table", "local_attn_metadata"} <= set(fields)
+    assert {"cache_seqlens_int32", "cu_seqlens_q", "max_seq_len_q", "page_table", "swa_page_table", "local_attn_metadata"} <= set(fields)
+    assert ("image_token_ranges" in fields) == version.startswith("0.5.23")
     assert ("swa_out_cache_loc" in fields) != version.startswith("0.5.12")
 
 

@@ -13,4 +13,4 @@ PROGRAM = pathlib.Path(__file__).resolve().parent / "sglang_steps.py"
 def test_steps_agree_with_attention_over_the_whole_context():
     ran = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr[-4000:]
-    assert "267 steps agree" in ran.stdout.splitlines()[-1]
+    assert ran.stdout.splitlines()[-1] in ("405 steps agree", "612 steps agree")  # the latter with graphs of prefill, which 0.5.12 does not have

@@ -2,8 +2,8 @@
 
     sglang serve --model-path MODEL --attention-backend leanattn
 
-SGLang calls register() by itself, through the entry point group "sglang.srt.plugins". Decode steps and the verification of drafts run on leanattn,
-all others on the FlashAttention that SGLang brings. docs/how-to/sglang.md says what is supported. Each tried version of SGLang has a module of its
+SGLang calls register() by itself, through the entry point group "sglang.srt.plugins". Decode steps, prefill and the verification of drafts run on
+leanattn; docs/how-to/sglang.md says what is left to the FlashAttention that SGLang brings. Each tried version of SGLang has a module of its
 own, with what its interface has beyond the others'; the rest is shared.
 """
 import importlib

@@ -1,8 +1,8 @@
 """backend.py -- what all tried versions of SGLang share: which layers and steps run on leanattn, and with what arguments.
 
 The backend is a FlashAttentionBackend of SGLang, whose cache, metadata and CUDA graphs are kept as they are. Its metadata has what the kernels of
-leanattn read: context lengths and page tables, on the GPU and at fixed addresses in a graph. So a decode step costs nothing more on the host, and
-any step or layer in which leanattn has no part is FlashAttention's own.
+leanattn read: context lengths, query offsets and page tables, on the GPU and at fixed addresses in a graph. So a step costs nothing more on the
+host, and any step or layer in which leanattn has no part is FlashAttention's own.
 """
 import dataclasses
 import logging
@@ -33,7 +33,7 @@ class Tree:
 
 
 class BackendBase(FlashAttentionBackend):
-    """FlashAttention's backend, with decode steps and the verification of drafts on leanattn.
+    """FlashAttention's backend, with decode steps, prefill and the verification of drafts on leanattn.
 
     Launches of one backend follow one another, and share a workspace. One instance serves one ModelRunner, on the thread that runs its forward
     passes.
@@ -42,7 +42,7 @@ class BackendBase(FlashAttentionBackend):
     @classmethod
     def for_runner(cls, model_runner):
         """The backend for a ModelRunner, after a look at what that needs. Raises ValueError, with what to do."""
-        _check(model_runner)
+        _check(model_runner, cls.is_deterministic(model_runner))
         # FlashAttention 4 is SGLang's for what is newer than Hopper.
         return cls(model_runner, fa_impl_ver=3 if torch.cuda.get_device_capability()[0] < 10 else 4)
 
@@ -104,17 +104,17 @@ class BackendBase(FlashAttentionBackend):
             return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         if k is not None and save_kv_cache:
             self.write(layer, forward_batch, k, v)
-        return self._launch(layer, forward_batch, q, lengths, table, sinks=kwargs.get("sinks"))
+        return self._launch(layer, forward_batch, q, lengths, table, {}, kwargs.get("sinks"))
 
     def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
         rows = None
-        if forward_batch.forward_mode.is_target_verify() and self._takes_step(layer, self.forward_metadata, q, kwargs):
-            rows = self._rows_to_verify(layer, forward_batch, q)
+        if self._takes_step(layer, self.forward_metadata, q, kwargs):
+            rows = self._rows_of(layer, forward_batch, q)
         if rows is None:
             return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         if k is not None and save_kv_cache:
             self.write(layer, forward_batch, k, v)
-        return self._launch(layer, forward_batch, q, *rows, sinks=kwargs.get("sinks"), tokens=self._verified)
+        return self._launch(layer, forward_batch, q, *rows, kwargs.get("sinks"))
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         super().init_cuda_graph_state(max_bs, max_num_tokens)
@@ -142,7 +142,7 @@ class BackendBase(FlashAttentionBackend):
         """The same for a CUDA graph of so many requests, in memory that the graph knows, before it is captured and before each replay; before a
         capture also the plans of its batch. Versions call it after FlashAttention's metadata is made."""
         self._tree = None
-        if capture and (forward_mode.is_decode() or forward_mode.is_target_verify()):
+        if capture:
             self._batch_for(requests, exactly=True)
         if not (self._has_trees and forward_mode.is_target_verify() and self.reads_slots()):
             return
@@ -176,22 +176,31 @@ class BackendBase(FlashAttentionBackend):
             return metadata.swa_page_table
         return metadata.page_table
 
-    def _rows_to_verify(self, layer, forward_batch, q):
-        """Lengths, page table and words of the mask for the verification of drafts; None where it is FlashAttention's."""
-        if self._verified is None or getattr(forward_batch.spec_info, "ragged_verify_layout", None) is not None:
-            return None
-        if self.topk > 1:
+    def _rows_of(self, layer, forward_batch, q):
+        """Lengths, page table and further arguments of a launch for several query tokens of a request; None where it is FlashAttention's.
+
+        Drafts of which every request has as many as at start-up run on the kernels of decode. All other steps have query offsets: prompts, chunks,
+        these beside decode, and chains of any lengths."""
+        metadata, verified = self.forward_metadata, self._verified
+        if forward_batch.forward_mode.is_target_verify() and self.topk > 1:
             tree = self._tree
             if tree is None or _window(layer) or q.shape[0] != tree.words.shape[0]:
                 return None
-            return tree.lengths, tree.page_table, tree.words
-        metadata = self.forward_metadata
-        table, lengths = self._table_of(layer, metadata), metadata.cache_seqlens_int32
-        if table is None or metadata.max_seq_len_q != self._verified or q.shape[0] != self._verified * lengths.shape[0]:
+            return tree.lengths, tree.page_table, {"tokens": verified, "mask": "tree", "tree_mask": tree.words}
+        lengths, table, offsets = metadata.cache_seqlens_int32, self._table_of(layer, metadata), metadata.cu_seqlens_q
+        if table is None or offsets is None or offsets.shape[0] != lengths.shape[0] + 1:
             return None
-        return lengths, table, None
+        alike = forward_batch.forward_mode.is_target_verify() and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None
+        if alike and metadata.max_seq_len_q == verified and q.shape[0] == verified * lengths.shape[0]:
+            return lengths, table, {"tokens": verified}
+        # Of a step that is divided among ranks, or that leaves the cache out, this would compute something else.
+        if (self._deterministic or self.attn_cp_size > 1 or self.fa_skip_kv_cache or getattr(metadata, "image_token_ranges", None) is not None
+                or metadata.max_seq_len_q > plans.MOST_PREFILL_TOKENS):
+            return None
+        return lengths, table, {"q_offsets": offsets, "max_q_len": plans.MOST_PREFILL_TOKENS}
 
-    def _launch(self, layer, forward_batch, q, lengths, table, words=None, sinks=None, tokens=1):
+    def _launch(self, layer, forward_batch, q, lengths, table, options, sinks):
+        """`options` are further arguments of leanattn.decode, beside which "tokens" is the number of query tokens that every request has."""
         rows, requests = q.shape[0], lengths.shape[0]
         key = layer, sinks is not None
         constant = self._layers.get(key)
@@ -199,14 +208,12 @@ class BackendBase(FlashAttentionBackend):
             self._need((self._options(layer, sinks is not None),))
             constant = self._layers[key] = self._constant_arguments(layer)
         keys, values = self.caches(layer)
-        scales = {}
+        tokens = options.pop("tokens", 1)
         if self._kv_dtype is not None:
             keys, values = keys.view(torch.uint8), values.view(torch.uint8)
-            scales = {"kv_dtype": self._kv_dtype, "k_scale": self._scale(layer, "k_scale", q), "v_scale": self._scale(layer, "v_scale", q)}
+            options.update(kv_dtype=self._kv_dtype, k_scale=self._scale(layer, "k_scale", q), v_scale=self._scale(layer, "v_scale", q))
         if sinks is not None:
-            scales["sink_logits"] = sinks.detach().float().contiguous()
-        if words is not None:
-            scales.update(mask="tree", tree_mask=words)
+            options["sink_logits"] = sinks.detach().float().contiguous()
         if self._deterministic and table.shape[1] > self._pages:
             table = table[:, :self._pages]
         given = getattr(forward_batch, "_attn_output", None)
@@ -215,7 +222,7 @@ class BackendBase(FlashAttentionBackend):
         shape = (rows,) if tokens == 1 else (requests, tokens)
         leanattn.decode(q.reshape(*shape, layer.tp_q_head_num, layer.head_dim), keys, values, lengths, table,
                         out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", typical_batch=self._batch_for(requests),
-                        longest_context=self._sizes.context, engine=self._device.engine, workspace=self._device.workspace, **constant, **scales)
+                        longest_context=self._sizes.context, engine=self._device.engine, workspace=self._device.workspace, **constant, **options)
         return out
 
     def _constant_arguments(self, layer):
@@ -255,6 +262,8 @@ class BackendBase(FlashAttentionBackend):
         """Sees to the plans of layers. Returns what Device.prepare does."""
         of = [(one, {"dtype": plans.dtype_name(self._dtype), "page_size": self.page_size, "batch_invariant": self._deterministic}) for one in options]
         problems = [plans.problem_of(one, **given) for one, given in of]
+        if not self._deterministic:
+            problems += [plans.problem_of(one, query_tokens=plans.MOST_PREFILL_TOKENS, **given) for one, given in of]
         if self._has_trees or (self.topk <= 1 and self._verified is not None):
             mask = "tree" if self.topk > 1 else "causal"
             problems += [plans.problem_of(one, query_tokens=self._verified, ragged=False, mask=mask, **given) for one, given in of
@@ -273,7 +282,7 @@ class BackendBase(FlashAttentionBackend):
         return batch
 
 
-def _check(runner):
+def _check(runner, deterministic):
     """Raises ValueError, with what to do, for what leanattn cannot serve."""
     if runner.use_mla_backend:
         raise ValueError(f"the backend of leanattn has no latent attention (MLA), which this model needs. {_OTHER}")
@@ -291,9 +300,9 @@ def _check(runner):
                          f"{runner.kv_cache_dtype_str if blocks else cache}. Give --kv-cache-dtype auto, or choose another --attention-backend")
     arguments = runner.server_args
     prefill = getattr(arguments, "prefill_attention_backend", None) or getattr(arguments, "attention_backend", None)
-    if cache == "torch.float8_e5m2" and prefill == "leanattn":
-        raise ValueError("the prefill of leanattn is FlashAttention's, which has no KV cache of fp8_e5m2. Give --kv-cache-dtype fp8_e4m3, or "
-                         "--prefill-attention-backend triton --decode-attention-backend leanattn")
+    if cache == "torch.float8_e5m2" and deterministic and prefill == "leanattn":
+        raise ValueError("with deterministic inference prefill is FlashAttention's, which has no KV cache of fp8_e5m2. Give --kv-cache-dtype "
+                         "fp8_e4m3, or --prefill-attention-backend triton --decode-attention-backend leanattn")
 
 
 def _window(layer):
