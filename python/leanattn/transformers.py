@@ -3,11 +3,11 @@
     import leanattn.transformers
     model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="leanattn", dtype="bfloat16", device_map="cuda")
 
-Decode steps, of 1 to 16 tokens with a cache, go to leanattn. Prefill, training and all that leanattn does not support go to PyTorch's SDPA.
-Soft caps and sink logits work in both. Dynamic and static caches, sliding windows, padded batches, assisted decoding and the compiled static
-cache of generate() work as with "sdpa".
+Prefill and decode steps under the causal mask go to leanattn. Training and all that leanattn does not support go to PyTorch's SDPA. Soft caps and
+sink logits work in both. Dynamic and static caches, sliding windows, padded batches, assisted decoding and the compiled static cache of generate()
+work as with "sdpa".
 
-A model calls the mask interface once in each step. For a decode step it returns, instead of a mask, what leanattn needs: an int32 tensor
+A model calls the mask interface once in each step. For a step of leanattn's it returns, instead of a mask, what leanattn needs: an int32 tensor
 [batch, 1, 1, 1 + n] with the context length of each request and, where a batch is padded, the indices of the n cache slots, those that hold
 tokens first and in the order of the tokens. It has four dimensions, so that models pass it on as any prepared mask.
 
@@ -25,7 +25,8 @@ from . import torch as _operators  # noqa: F401  (defines torch.ops.leanattn)
 from ._leanattn import decode as _decode
 
 NAME = "leanattn"
-MOST_QUERY_TOKENS = 16
+MOST_QUERY_TOKENS = 16  # of kernels for which all requests have as many
+MOST_PROMPT_TOKENS = 131072  # of kernels that have query offsets
 FLASH_NAMES = ("flash_attention_2", "flash_attention_3")  # those for which continuous batching makes block tables
 PREFILL_ROWS = 256  # query rows at a time where SDPA does not work, which bounds the memory of the scores
 
@@ -35,22 +36,22 @@ def takes(device, dtype):
     return torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
 
 
-def decode_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
+def step_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,
                 local_size=None, dtype=torch.float32, device="cpu", config=None, cache_position=None, **kwargs):
-    """The mask interface: returns context lengths for a decode step, and SDPA's mask for everything else."""
+    """The mask interface: returns context lengths for a step of leanattn's, and SDPA's mask for everything else."""
     if cache_position is not None:  # Transformers before 5.0 gives the positions of the queries this way
         q_length, q_offset = cache_position.shape[0], cache_position[0]
         device, kwargs["cache_position"] = cache_position.device, cache_position
     else:
         kwargs.update(q_length=q_length, q_offset=q_offset, device=device)
-    first = isinstance(q_offset, int) and q_offset == 0
     window = _window_of(mask_function)
     # With a dynamic cache, only models that go on computing with the causal mask ask for one in any case. Static caches always ask, but have
-    # offsets on the GPU, or windows.
+    # offsets on the GPU, or windows. Training is faster where SDPA needs no mask.
     computed_with = window == 0 and isinstance(q_offset, int) and kwargs.get("allow_is_causal_skip") is False
     padded = attention_mask is not None and attention_mask.ndim == 2 and _is_padded(attention_mask)
     # A window over a padded batch counts the padding between tokens, which only a mask can express.
-    if (first or computed_with or q_length > MOST_QUERY_TOKENS or not takes(device, dtype) or window is None or (padded and window)
+    training = q_length > MOST_QUERY_TOKENS and torch.is_grad_enabled()
+    if (computed_with or training or q_length > MOST_PROMPT_TOKENS or not takes(device, dtype) or window is None or (padded and window)
             or (padded and q_length > 1 and _new_tokens_end_early(attention_mask, q_offset, q_length))):
         return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                          attention_mask=attention_mask, local_size=local_size, dtype=dtype, config=config, **kwargs)
@@ -71,20 +72,20 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
     """The attention interface: query [batch, q_heads, tokens, head_dim], key and value [batch, kv_heads, slots, head_dim].
 
     Raises NotImplementedError for models of which it would compute something else: those that select tokens, that add a bias to scores with a soft
-    cap or sink logits, or that change the mask of a decode step.
+    cap or sink logits, or that change the mask of such a step.
     """
     window, softcap, biased = sliding_window or 0, softcap or 0.0, kwargs.get("position_bias") is not None
     if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise NotImplementedError(f'this model selects the tokens that a query sees, which "{NAME}" does not do; choose attn_implementation="sdpa"')
     if biased and (softcap or s_aux is not None):
         raise NotImplementedError(f'"{NAME}" has no position bias together with a soft cap or sink logits; choose attn_implementation="eager"')
-    if not _is_decode_mask(attention_mask):
+    if not _is_step_mask(attention_mask):
         if not softcap and s_aux is None:
             return sdpa_attention_forward(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal, **kwargs)
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         return _in_blocks(query, key, value, attention_mask, dropout, scaling, causal and query.shape[2] > 1, softcap, s_aux), None
     if attention_mask.shape[-1] not in (1, 1 + key.shape[2]):
-        raise NotImplementedError(f'this model changes the mask of a decode step, which "{NAME}" does not understand; choose attn_implementation="sdpa"')
+        raise NotImplementedError(f'this model changes the mask of a step, which "{NAME}" does not understand; choose attn_implementation="sdpa"')
     if biased or not _fits(query, key, value, dropout):
         seen = _bool_mask(attention_mask, query.shape[2], key.shape[2], window)
         return attention(module, query, key, value, seen, dropout, scaling, False, None, softcap, s_aux, **kwargs)
@@ -157,9 +158,13 @@ def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
     if s_aux is not None:
         options["sink_logits"] = s_aux.float().contiguous()
     q = query[:, :, 0] if tokens == 1 else query.transpose(1, 2)
+    if tokens > MOST_QUERY_TOKENS:
+        q = q.flatten(0, 1)
+        options["max_q_len"] = MOST_PROMPT_TOKENS
+        options["q_offsets"] = torch.arange(0, (batch + 1) * tokens, tokens, dtype=torch.int32, device=q.device)
     run = torch.ops.leanattn.decode if torch.compiler.is_compiling() else _decode
     o = run(_rows(q), _rows(key), _rows(value), lengths, table, **options)
-    return o[:, None] if tokens == 1 else o
+    return o.view(batch, tokens, *o.shape[-2:])
 
 
 def _as_pages(tensor):
@@ -180,7 +185,7 @@ def _fits(query, key, value, dropout):
             and query.shape[1] % key.shape[1] == 0 and query.shape[1] // key.shape[1] <= 128)
 
 
-def _is_decode_mask(mask):
+def _is_step_mask(mask):
     return isinstance(mask, torch.Tensor) and mask.dtype == torch.int32 and mask.ndim == 4
 
 
@@ -215,7 +220,7 @@ _OVERLAY = sliding_window_overlay(1).__code__
 
 
 def _bool_mask(mask, tokens, slots, window):
-    """The decode mask as a mask for SDPA: [batch, 1, tokens, slots], True where a query token sees a cache slot."""
+    """The mask of a step as one for SDPA: [batch, 1, tokens, slots], True where a query token sees a cache slot."""
     length = mask[..., :1]  # [batch, 1, 1, 1]
     index = torch.arange(slots, device=mask.device).expand(mask.shape[0], 1, 1, slots)  # token index of each slot
     if mask.shape[-1] > 1:
@@ -255,4 +260,4 @@ def _in_blocks(query, key, value, mask, dropout, scaling, causal, softcap, s_aux
 
 
 AttentionInterface.register(NAME, attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, decode_mask)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, step_mask)

@@ -1,24 +1,28 @@
 """reference.py -- attention over a KV cache in plain PyTorch, FP64, one request at a time: what decode() must agree with."""
+import itertools
 import math
 
 import torch
 
 
 def decode(q, k_cache, v_cache, context_lengths, page_table=None, *, scale=None, window=0, sink_tokens=0, soft_cap=0.0, sink_logits=None,
-           alibi_slopes=None, mask="causal", out=None, return_lse=False):
-    """leanattn.decode() for caches [batch, kv_heads, context, head_dim] or pools of pages, and q of 3 or 4 dimensions."""
-    rows = q if q.ndim == 4 else q[:, None]
-    batch, tokens, q_heads, head_dim = rows.shape
-    o = torch.zeros(batch, tokens, q_heads, v_cache.shape[-1], dtype=torch.float64, device=q.device)
-    lse = torch.full((batch, tokens, q_heads), -math.inf, dtype=torch.float64, device=q.device)
-    for request in range(batch):
-        length = int(context_lengths[request])
+           alibi_slopes=None, mask="causal", q_offsets=None, max_q_len=None, out=None, return_lse=False):
+    """leanattn.decode() for caches [batch, kv_heads, context, head_dim] or pools of pages, and q of 3 or 4 dimensions, packed or not."""
+    rows = q.flatten(0, -3)
+    q_heads, head_dim = rows.shape[1:]
+    o = torch.zeros(len(rows), q_heads, v_cache.shape[-1], dtype=torch.float64, device=q.device)
+    lse = torch.full((len(rows), q_heads), -math.inf, dtype=torch.float64, device=q.device)
+    uniform = q.shape[1] if q.ndim == 4 else 1
+    starts = range(0, len(rows) + 1, uniform) if q_offsets is None else q_offsets.tolist()
+    for request, (begin, end) in enumerate(itertools.pairwise(starts)):
+        length, tokens = int(context_lengths[request]), end - begin
+        assert max_q_len is None or tokens <= max_q_len
         if length == 0:
             continue
         k, v = (_tokens(cache, request, length, page_table).double() for cache in (k_cache, v_cache))
         group = q_heads // k.shape[0]
         k, v = k.repeat_interleave(group, 0), v.repeat_interleave(group, 0)  # [q_heads, length, head_dim]
-        scores = torch.einsum("thd,hjd->htj", rows[request].double(), k) * (head_dim**-0.5 if scale is None else scale)
+        scores = torch.einsum("thd,hjd->htj", rows[begin:end].double(), k) * (head_dim**-0.5 if scale is None else scale)
         if soft_cap:
             scores = soft_cap * torch.tanh(scores / soft_cap)
         position = length - tokens + torch.arange(tokens, device=q.device)[:, None]
@@ -33,8 +37,8 @@ def decode(q, k_cache, v_cache, context_lengths, page_table=None, *, scale=None,
             scores = torch.cat((scores, sink_logits.double()[:, None, None].expand(-1, tokens, 1)), -1)
         total = torch.logsumexp(scores, -1, keepdim=True)
         weights = torch.exp(scores - total).nan_to_num(0.0)[..., :length]
-        o[request] = torch.einsum("htj,hjd->thd", weights, v)
-        lse[request] = total[..., 0].T
+        o[begin:end] = torch.einsum("htj,hjd->thd", weights, v)
+        lse[begin:end] = total[..., 0].T
     o = o.reshape(*q.shape[:-1], -1).to(q.dtype)
     if out is not None:
         o = out.copy_(o)

@@ -1,5 +1,7 @@
 """Transformers on the CPU: which steps go to leanattn, and that what they are given means what the mask meant. A reference stands for the kernel."""
+import copy
 import inspect
+import itertools
 
 import pytest
 
@@ -16,11 +18,12 @@ BATCHED_TOKENS = 16
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Lets CPU tensors through, and counts what arrives: (query tokens, paged)."""
+    """Lets CPU tensors through, and counts what arrives: (query tokens of each request, paged)."""
     made = []
 
     def decode(q, k_cache, v_cache, context_lengths, page_table=None, **options):
-        made.append((1 if q.ndim == 3 else q.shape[1], page_table is not None))
+        assert q.ndim == 3 or q.shape[1] <= 16, "a kernel without query offsets has no more query tokens"
+        made.append((q.shape[:-2].numel() // len(context_lengths), page_table is not None))
         return reference.decode(q, k_cache, v_cache, context_lengths, page_table, **options)
 
     monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
@@ -38,53 +41,69 @@ def expect_the_same(name, inputs, new_tokens=NEW_TOKENS, **more):
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("name", models.CONFIGS)
-def test_every_decode_step_goes_to_leanattn_and_agrees(calls, name, cache):
+def test_every_step_goes_to_leanattn_and_agrees(calls, name, cache):
     more = {"disable_compile": True, "cache_implementation": "static"} if cache == "static" else {}
     expect_the_same(name, models.prompt(2, 10 if name != "gemma2" else 20, "cpu"), **more)
-    layers = 2
-    steps = [call for call in calls if call[0] == 1]
+    layers, tokens = 2, 10 if name != "gemma2" else 20
     if name == "opt" and transformers.__version__ < "5":
-        assert steps == []  # it makes its mask by itself there, and stays with SDPA
+        assert calls == []  # it makes its mask by itself there, and stays with SDPA
     else:
-        assert len(steps) == layers * (NEW_TOKENS - 1)
-    assert not any(paged for _, paged in calls)
+        assert calls == [(tokens, False)] * layers + [(1, False)] * layers * (NEW_TOKENS - 1)
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_padding_in_front_becomes_a_page_table(calls, cache):
     more = {"disable_compile": True, "cache_implementation": "static"} if cache == "static" else {}
     expect_the_same("llama", models.prompt(3, 10, "cpu", padding=(4, 0, 7)), **more)
-    assert [call for call in calls if call[0] == 1] == [(1, True)] * (2 * (NEW_TOKENS - 1))
+    assert calls == [(10, True)] * 2 + [(1, True)] * (2 * (NEW_TOKENS - 1))
 
 
 def test_a_padded_batch_with_windows_agrees(calls):
     expect_the_same("gemma2", models.prompt(2, 20, "cpu", padding=(5, 0)))
 
 
-def test_several_new_tokens_at_once_agree(calls):
-    """What assisted decoding does: a step of a few tokens over a cache."""
-    inputs = models.prompt(2, 30, "cpu")["input_ids"]
+@pytest.mark.parametrize("padding", [(), (0, 19)])
+@pytest.mark.parametrize("name, chunks", [("llama", (21, 9)), ("llama", (40, 50, 33)), ("gemma2", (70, 33)), ("qwen2", (17, 16, 17))])
+def test_prompts_and_chunks_agree(calls, name, chunks, padding):
+    """A prompt, and chunks of any length over a cache, such as the few tokens of assisted decoding."""
+    inputs = models.prompt(2, sum(chunks), "cpu", padding)
     logits = {}
-    for name in ("leanattn", "sdpa"):
-        model = models.make("llama", name, "cpu", torch.float32)
-        with torch.no_grad():
-            cache = model(inputs[:, :21], use_cache=True).past_key_values
-            logits[name] = model(inputs[:, 21:30], past_key_values=cache).logits
-    torch.testing.assert_close(logits["leanattn"], logits["sdpa"], rtol=1e-4, atol=1e-4)
-    assert calls == [(9, False)] * 2
+    for implementation in ("leanattn", "eager" if name == "gemma2" else "sdpa"):
+        model, cache, made = models.make(name, implementation, "cpu", torch.float32), None, []
+        for begin, end in zip([0, *itertools.accumulate(chunks)], itertools.accumulate(chunks)):
+            mask = inputs["attention_mask"][:, :end]
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, begin:]
+            with torch.no_grad():
+                step = model(inputs["input_ids"][:, begin:end], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
+            cache, made = step.past_key_values, [*made, step.logits]
+        logits[implementation] = torch.cat(made, 1)[inputs["attention_mask"].bool()]
+    torch.testing.assert_close(*logits.values(), rtol=1e-4, atol=1e-4)
+    whole = 1 if padding and name == "gemma2" else 2  # layers: a window over a padded batch is SDPA's
+    assert calls == [(chunk, bool(padding)) for chunk in chunks for _ in range(whole)]
 
 
-def test_long_steps_and_gradients_stay_with_sdpa(calls):
+def test_training_stays_with_sdpa(calls):
+    """A prompt needs no mask there, and a step over a cache has one."""
     model = models.make("llama", "leanattn", "cpu", torch.float32)
     ids = models.prompt(1, 40, "cpu")["input_ids"]
+    model(ids[:, :20]).logits.sum().backward()
     with torch.no_grad():
         cache = model(ids[:, :20], use_cache=True).past_key_values
-        model(ids[:, 20:40], past_key_values=cache)
-    assert calls == []
+    assert calls == [(20, False)] * 2
+    for end in (21, 40):
+        model(ids[:, 20:end], past_key_values=copy.deepcopy(cache)).logits.sum().backward()
+    assert calls == [(20, False)] * 2
+
+
+def test_more_tokens_than_a_launch_takes_are_left_to_sdpa(monkeypatch):
+    """SDPA needs no mask for a prompt, which would have 137 GB."""
+    monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
+    where = {"batch_size": 1, "kv_offset": 0, "allow_is_causal_skip": True}
+    if "q_length" not in inspect.signature(leanattn.transformers.sdpa_mask).parameters:
+        pytest.skip("older versions of Transformers give the positions of the queries")
     with torch.no_grad():
-        cache = model(ids[:, :20], use_cache=True).past_key_values
-    model(ids[:, 20:21], past_key_values=cache).logits.sum().backward()
-    assert calls == []
+        made = [leanattn.transformers.step_mask(q_length=tokens, q_offset=0, kv_length=tokens, **where) for tokens in (131072, 131073)]
+    assert made[0].tolist() == [[[[131072]]]] and made[1] is None
 
 
 def test_cpu_tensors_take_the_way_of_sdpa():
@@ -94,7 +113,7 @@ def test_cpu_tensors_take_the_way_of_sdpa():
 
 @pytest.mark.parametrize("window", [0, 3])
 @pytest.mark.parametrize("padding", [(0, 0), (2, 4)])
-def test_a_decode_mask_and_its_bool_mask_say_the_same(window, padding, monkeypatch):
+def test_a_step_mask_and_its_bool_mask_say_the_same(window, padding, monkeypatch):
     monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
     from transformers.masking_utils import causal_mask_function, sdpa_mask, sliding_window_causal_mask_function
 
@@ -102,7 +121,7 @@ def test_a_decode_mask_and_its_bool_mask_say_the_same(window, padding, monkeypat
     attention_mask = models.prompt(2, 9, "cpu", padding)["attention_mask"].bool()
     where = {"batch_size": 2, "kv_length": 12, "kv_offset": 0, "mask_function": function, "attention_mask": attention_mask, "allow_is_causal_skip": False}
     where |= {"q_length": 3, "q_offset": 6} if "q_length" in inspect.signature(sdpa_mask).parameters else {"cache_position": torch.arange(6, 9)}
-    mask = leanattn.transformers.decode_mask(**where | {"allow_is_causal_skip": True}, local_size=window or None)
+    mask = leanattn.transformers.step_mask(**where | {"allow_is_causal_skip": True}, local_size=window or None)
     if window and any(padding):
         assert mask.dtype == torch.bool  # left to SDPA
     else:
@@ -111,7 +130,7 @@ def test_a_decode_mask_and_its_bool_mask_say_the_same(window, padding, monkeypat
 
 
 def expect_sdpa_mask(monkeypatch, attention_mask, q_length=3, **more):
-    """decode_mask() leaves this step, over a cache of 6 tokens, to SDPA."""
+    """step_mask() leaves this step, over a cache of 6 tokens, to SDPA."""
     monkeypatch.setattr(leanattn.transformers, "takes", lambda device, dtype: True)
     from transformers.masking_utils import causal_mask_function, sdpa_mask
 
@@ -119,7 +138,7 @@ def expect_sdpa_mask(monkeypatch, attention_mask, q_length=3, **more):
     if "q_length" not in inspect.signature(sdpa_mask).parameters:
         pytest.skip("older versions of Transformers give the positions of the queries")
     where |= {"q_length": q_length, "q_offset": 6}
-    mask = leanattn.transformers.decode_mask(**where, **more)
+    mask = leanattn.transformers.step_mask(**where, **more)
     assert mask.dtype == torch.bool
     assert torch.equal(mask, sdpa_mask(**where, allow_is_causal_skip=False))
 
