@@ -242,7 +242,7 @@ def expect_packed(model, batch, tokens):
     assert (given["q"], given["o"], given["batch"]) == (q.data, output.data, requests) and output.shape == (tokens, Q_HEADS * HEAD_DIM)
     assert (given["context_lengths"], given["page_table"], given["q_offsets"]) == (
         metadata.cache_seqlens_int32.data, metadata.page_table.data, metadata.cu_seqlens_q.data)
-    assert given["q_stride_token"] == q.strides[0] and not given["tree_mask"] and "_rq_" in launch["kernel"]
+    assert (given["q_stride_token"], given["query_tokens"]) == (q.strides[0], tokens) and not given["tree_mask"] and "_rq_" in launch["kernel"]
     assert len(model.pool.written) == 1 and model.backend.seen == []
 
 

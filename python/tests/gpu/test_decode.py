@@ -182,6 +182,60 @@ def test_ragged_query_tokens():
     expect(o, torch.cat([expected[request, 4 - count:] for request, count in enumerate(counts)]))
 
 
+# (query tokens, context) of each request.
+STEPS = {"a prompt": [(513, 513)], "prompts": [(300, 300), (17, 17), (64, 64)], "a chunk": [(257, 1500)],
+         "a mixed step": [(1, 1200), (400, 400), (0, 33), (130, 1000), (1, 1), (5, 77)]}
+
+
+def packed(step, **more):
+    """q, k_cache, v_cache, context lengths and query offsets of a step."""
+    new, contexts = zip(*step)
+    q, k, v, _ = tensors(batch=len(step), context=max(contexts), **more)
+    rows = torch.randn(sum(new), *q.shape[1:], device="cuda", dtype=q.dtype)
+    offsets = torch.tensor([0, *torch.tensor(new).cumsum(0).tolist()], dtype=torch.int32, device="cuda")
+    return rows, k.nan_to_num(), v.nan_to_num(), torch.tensor(contexts, dtype=torch.int32, device="cuda"), offsets
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 100}, {"window": 60, "sink_tokens": 4}, {"soft_cap": 3.0}, {"sink_logits": [1.0, -2.0] * 4}], ids=str)
+@pytest.mark.parametrize("page_size", [None, 1, 16])
+@pytest.mark.parametrize("step", STEPS)
+def test_prefill_beside_decode(step, page_size, options):
+    q, k, v, lengths, offsets = packed(STEPS[step])
+    if "sink_logits" in options:
+        options = {"sink_logits": torch.tensor(options["sink_logits"], device="cuda")}
+    expected, expected_lse = reference.decode(q, k, v, lengths, q_offsets=offsets, return_lse=True, **options)
+    caches, table = (k, v), None
+    if page_size is not None:
+        pages = -(-k.shape[2] // page_size)
+        (k_pool, table), (v_pool, _) = paged(k, page_size, pages), paged(v, page_size, pages)
+        caches = k_pool, v_pool
+    o, lse = leanattn.decode(q, *caches, lengths, table, q_offsets=offsets, max_q_len=131072, return_lse=True, **options)
+    expect(o, expected)
+    torch.testing.assert_close(lse, expected_lse, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("head_dim, v_head_dim", [(64, 64), (256, 256), (192, 128)])
+def test_prefill_of_other_head_sizes(head_dim, v_head_dim):
+    q, k, v, lengths, offsets = packed(STEPS["a mixed step"], head_dim=head_dim, v_head_dim=v_head_dim)
+    expect(leanattn.decode(q, k, v, lengths, q_offsets=offsets, max_q_len=131072), reference.decode(q, k, v, lengths, q_offsets=offsets))
+
+
+def test_a_graph_serves_any_mix_of_prefill_and_decode():
+    """Up to the query tokens and requests that it was captured for."""
+    q, k, v, lengths, offsets = packed([(600, 1500), (1, 900), (3, 40)])
+    leanattn.decode(q, k, v, lengths, q_offsets=offsets, max_q_len=131072)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o = leanattn.decode(q, k, v, lengths, q_offsets=offsets, max_q_len=131072)
+    for new, contexts in (((600, 1, 3), (1500, 900, 40)), ((1, 1, 1), (1, 1500, 700)), ((0, 604, 0), (9, 604, 9)), ((33, 500, 71), (33, 1500, 71))):
+        q.copy_(torch.randn_like(q))
+        lengths.copy_(torch.tensor(contexts))
+        offsets[1:] = torch.tensor(new).cumsum(0)
+        graph.replay()
+        used = sum(new)
+        expect(o[:used], reference.decode(q[:used], k, v, lengths, q_offsets=offsets))
+
+
 @pytest.mark.parametrize("scale", ["tensor", "head", "token"])
 @pytest.mark.parametrize("name", ["int8", "float8_e4m3fn"])
 def test_one_byte_caches(name, scale):

@@ -78,6 +78,21 @@ def test_append_writes_under_compile():
     expect(o, reference.decode(q, k, v, lengths))
 
 
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_compiled_with_prefill_beside_decode(mode):
+    def step(q, k, v, lengths, offsets):
+        return torch.ops.leanattn.decode(q * 1.5, k, v, lengths, q_offsets=offsets, max_q_len=131072).sin()
+
+    compiled = torch.compile(step, mode=mode, fullgraph=True)
+    _, k, v, lengths = data(700)
+    for new, contexts in (((300, 1), (700, 600)), ((1, 300), (1, 300)), ((150, 151), (150, 699))):
+        q = torch.randn(301, 8, 64, device="cuda", dtype=torch.bfloat16)
+        lengths.copy_(torch.tensor(contexts))
+        offsets = torch.tensor([0, new[0], 301], dtype=torch.int32, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
+        expect(compiled(q, k, v, lengths, offsets), reference.decode(q * 1.5, k, v, lengths, q_offsets=offsets).sin())
+
+
 def test_operators_in_a_graph_of_ones_own():
     q, k, v, lengths = data()
     torch.ops.leanattn.decode_with_lse(q, k, v, lengths)

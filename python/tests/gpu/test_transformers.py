@@ -42,6 +42,26 @@ def test_64_steps_of_a_padded_batch_match(cache):
     expect_the_same("llama", models.prompt(3, 40, "cuda", padding=(0, 9, 31)), cache, torch.float16)
 
 
+@pytest.mark.parametrize("padding", [(), (0, 90)])
+@pytest.mark.parametrize("name", models.CONFIGS)
+def test_prompts_and_chunks_match(name, padding):
+    """Logits of every token of a prompt and of the chunks after it, as far from fp32 as SDPA's in the same type."""
+    chunks, logits = (300, 90, 12), {}
+    inputs = models.prompt(2, sum(chunks), "cuda", padding)
+    for key, implementation, dtype in (("ours", "leanattn", torch.float16), ("theirs", reference_of(name), torch.float16),
+                                       ("exact", reference_of(name), torch.float32)):
+        model, cache, made, begin = models.make(name, implementation, "cuda", dtype), None, [], 0
+        for chunk in chunks:
+            mask = inputs["attention_mask"][:, :begin + chunk]
+            positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, begin:]
+            with torch.no_grad():
+                step = model(inputs["input_ids"][:, begin:begin + chunk], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True)
+            cache, begin = step.past_key_values, begin + chunk
+            made.append(step.logits.float())
+        logits[key] = torch.cat(made, 1)[inputs["attention_mask"].bool()]
+    assert (logits["ours"] - logits["exact"]).abs().amax() <= 2 * (logits["theirs"] - logits["exact"]).abs().amax()
+
+
 @pytest.mark.parametrize("name", models.CONFIGS)
 def test_generate_gives_the_same_64_tokens(name):
     inputs = models.prompt(2, 40, "cuda")
@@ -57,7 +77,7 @@ def test_generate_with_a_compiled_static_cache():
     assert torch.equal(*tokens)
 
 
-def test_decode_steps_run_leanattns_kernel():
+def test_all_steps_run_leanattns_kernel():
     """By the profiler: no step of generate() is left to SDPA without anyone noticing."""
     model = models.make("llama", "leanattn", "cuda", torch.float16)
     inputs = models.prompt(1, 40, "cuda")
@@ -66,4 +86,4 @@ def test_decode_steps_run_leanattns_kernel():
         models.generate(model, inputs, 9)
         torch.cuda.synchronize()
     launches = sum(event.count for event in profile.key_averages() if event.key.startswith("lean"))
-    assert launches == model.config.num_hidden_layers * 8
+    assert launches == model.config.num_hidden_layers * 9
