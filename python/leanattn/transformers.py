@@ -26,7 +26,7 @@ from ._leanattn import decode as _decode
 
 NAME = "leanattn"
 MOST_QUERY_TOKENS = 16  # of kernels for which all requests have as many
-MOST_PROMPT_TOKENS = 131072  # of kernels that have query offsets
+MOST_PREFILL_TOKENS = 131072  # of kernels that have query offsets
 FLASH_NAMES = ("flash_attention_2", "flash_attention_3")  # those for which continuous batching makes block tables
 PREFILL_ROWS = 256  # query rows at a time where SDPA does not work, which bounds the memory of the scores
 
@@ -51,7 +51,7 @@ def step_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, m
     padded = attention_mask is not None and attention_mask.ndim == 2 and _is_padded(attention_mask)
     # A window over a padded batch counts the padding between tokens, which only a mask can express.
     training = q_length > MOST_QUERY_TOKENS and torch.is_grad_enabled()
-    if (computed_with or training or q_length > MOST_PROMPT_TOKENS or not takes(device, dtype) or window is None or (padded and window)
+    if (computed_with or training or q_length > MOST_PREFILL_TOKENS or not takes(device, dtype) or window is None or (padded and window)
             or (padded and q_length > 1 and _new_tokens_end_early(attention_mask, q_offset, q_length))):
         return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                          attention_mask=attention_mask, local_size=local_size, dtype=dtype, config=config, **kwargs)
@@ -160,7 +160,7 @@ def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
     q = query[:, :, 0] if tokens == 1 else query.transpose(1, 2)
     if tokens > MOST_QUERY_TOKENS:
         q = q.flatten(0, 1)
-        options["max_q_len"] = MOST_PROMPT_TOKENS
+        options["max_q_len"] = MOST_PREFILL_TOKENS
         options["q_offsets"] = torch.arange(0, (batch + 1) * tokens, tokens, dtype=torch.int32, device=q.device)
     run = torch.ops.leanattn.decode if torch.compiler.is_compiling() else _decode
     o = run(_rows(q), _rows(key), _rows(value), lengths, table, **options)

@@ -291,6 +291,7 @@ def test_a_graph_of_prefill_serves_any_mix_that_fits(adapter, version):
     batch = model.batch(3, "EXTEND")
     model.capture(batch)
     captured = model.backend.forward_metadata
+    assert 3 in model.backend._sizes.batches  # with a plan of its own
     expect_packed(model, batch, 512)
     model.replay(batch)
     assert model.backend.forward_metadata is captured

@@ -82,11 +82,14 @@ def test_prompts_and_chunks_agree(calls, name, chunks, padding):
     assert calls == [(chunk, bool(padding)) for chunk in chunks for _ in range(whole)]
 
 
-def test_training_stays_with_sdpa(calls):
+def test_training_stays_with_sdpa(calls, monkeypatch):
     """A prompt needs no mask there, and a step over a cache has one."""
+    masks, sdpa = [], leanattn.transformers.sdpa_attention_forward
+    monkeypatch.setattr(leanattn.transformers, "sdpa_attention_forward", lambda *given, **named: masks.append(given[4]) or sdpa(*given, **named))
     model = models.make("llama", "leanattn", "cpu", torch.float32)
     ids = models.prompt(1, 40, "cpu")["input_ids"]
     model(ids[:, :20]).logits.sum().backward()
+    assert masks == [None] * 2
     with torch.no_grad():
         cache = model(ids[:, :20], use_cache=True).past_key_values
     assert calls == [(20, False)] * 2
