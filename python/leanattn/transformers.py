@@ -50,8 +50,11 @@ def step_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, m
     computed_with = window == 0 and isinstance(q_offset, int) and kwargs.get("allow_is_causal_skip") is False
     padded = attention_mask is not None and attention_mask.ndim == 2 and _is_padded(attention_mask)
     # A window over a padded batch counts the padding between tokens, which only a mask can express.
-    training = q_length > MOST_QUERY_TOKENS and torch.is_grad_enabled()
-    if (computed_with or training or q_length > MOST_PREFILL_TOKENS or not takes(device, dtype) or window is None or (padded and window)
+    prefill = q_length > MOST_QUERY_TOKENS
+    training = prefill and torch.is_grad_enabled()
+    # The kernels that are made for prefill are Hopper's. Elsewhere SDPA is faster.
+    elsewhere = prefill and torch.device(device).type == "cuda" and torch.cuda.get_device_capability(device)[0] != 9
+    if (computed_with or training or elsewhere or q_length > MOST_PREFILL_TOKENS or not takes(device, dtype) or window is None or (padded and window)
             or (padded and q_length > 1 and _new_tokens_end_early(attention_mask, q_offset, q_length))):
         return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
                          attention_mask=attention_mask, local_size=local_size, dtype=dtype, config=config, **kwargs)
