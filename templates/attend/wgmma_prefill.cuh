@@ -50,7 +50,7 @@ LEAN_DEVICE void store_query(const LeanDecodeArgs& args, const Segment& s, Opera
   load_query_rows(args, s, first_row(), (int)threadIdx.x / 128, shared.q);
 }
 
-// The softmax state of rows g and g + 8 of the warp's 16. max: what scores are measured from, in raw score units.
+// The softmax state of rows g and g + 8 of the warp's 16. Maxima are in raw score units and the true running ones.
 struct Attention {
   float max[2];
   float sum[2];                 // of this lane's tokens only, until reduce_sums
@@ -123,13 +123,10 @@ LEAN_DEVICE void finish_values(const Step& step, const Holes& holes, const KvRin
   sync_warpgroup(warpgroup);
 }
 
-// Weights may be up to 2^kSlack: scores are measured from the maximum of some steps ago as long as they rise no further
-// than that above it. So O is hardly ever rescaled, and the lanes of a row need not tell each other their maxima.
-constexpr float kSlack = 8.0f;
-
-// Sets what scores are measured from, and turns scores into weights. factor: what O of the steps before is worth, where
-// it changed. Returns whether it did for any row of the warp. Several chains of dependent instructions go side by side:
-// this is what the warpgroup does while the matrix unit works for the other one, and it must not take longer.
+// Raises maxima to those of the step, and turns scores into weights. factor: what O of the steps before is worth, where
+// the warp has a row whose maximum rose; returns whether it has. Only then do the lanes of a row tell each other their
+// maxima. Several chains of dependent instructions go side by side: this is what the warpgroup does while the matrix
+// unit works for the other one, and it must not take longer.
 LEAN_DEVICE bool soften(const LeanDecodeArgs& args, float (&score)[kStepTokens / 8][4], Attention& a,
                         float (&factor)[2]) {
   constexpr int kTiles = kStepTokens / 8;
@@ -142,8 +139,7 @@ LEAN_DEVICE bool soften(const LeanDecodeArgs& args, float (&score)[kStepTokens /
     for (int i = 0; i < 4; i++) m[i] = fmaxf(m[i], score[tile][i]);
 #pragma unroll
   for (int half = 0; half < 2; half++) m[half] = fmaxf(m[2 * half], m[2 * half + 1]);
-  const bool rises = __any_sync(
-      kFullMask, (m[0] - a.max[0]) * args.scale_log2 > kSlack || (m[1] - a.max[1]) * args.scale_log2 > kSlack);
+  const bool rises = __any_sync(kFullMask, m[0] > a.max[0] || m[1] > a.max[1]);
   if (rises) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
