@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <vector>
 
 #include "generator/families/family.hpp"
@@ -35,13 +36,13 @@ std::string header_comment(const KernelSpec& spec, const KernelLayout& layout) {
       to_json(spec));
 }
 
-/// Appends the lines of `text` that hold more than a comment.
+/// Appends `text` without comments and white space, so that neither words nor line breaks change a revision.
 void append_code(std::string& out, std::string_view text) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const auto begin = line.find_first_not_of(' ');
-    if (begin != std::string_view::npos && !line.substr(begin).starts_with("//")) out.append(line).push_back('\n');
+    std::copy_if(line.begin(), line.begin() + static_cast<std::ptrdiff_t>(std::min(line.find("//"), line.size())),
+                 std::back_inserter(out), [](char c) { return c != ' '; });
   }
 }
 

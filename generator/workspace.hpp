@@ -18,9 +18,9 @@ struct WorkspaceLayout {
   std::int64_t total_bytes = 0;      ///< all of which the caller zeroes once
 };
 
-/// How many slots a launch needs: one for each range of a CTA of its grid, or, of a batch-invariant kernel, one for each LeanTile
-/// that contexts of up to `context_capacity` tokens can have. output_tiles: max_batch * kv_heads * row_blocks of the
-/// layout, with a selection as many for each query token. Saturates at INT64_MAX.
+/// How many slots a launch needs: one for each range of a CTA of its grid, or, of a batch-invariant kernel, one for
+/// each LeanTile that contexts of up to `context_capacity` tokens can have. output_tiles: max_batch * kv_heads *
+/// row_blocks of the layout, with a selection as many for each query token. Saturates at INT64_MAX.
 std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64_t output_tiles,
                            std::int64_t context_capacity);
 

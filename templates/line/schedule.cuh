@@ -112,9 +112,8 @@ LEAN_HD unsigned lean_tiles_of_blocks(int before, unsigned blocks, int rows, int
   const int context = before < 0 ? 0 : before, missing = context - before, whole = context / tile;
   unsigned empty = (unsigned)(missing * group / rows);
   if (empty > blocks) empty = blocks;
-  // clang-format off
-  const int first = ((int)empty + 1) * rows + (context % tile - missing) * group;  // rows up to the end, from a LeanTile
-  // clang-format on
+  const int first =
+      ((int)empty + 1) * rows + (context % tile - missing) * group;  // rows up to the end, from a LeanTile
   return empty + (blocks - empty) * (unsigned)whole +
          lean_sum_of_quotients(blocks - empty, (unsigned)(first + group * tile - 1), (unsigned)rows,
                                (unsigned)(group * tile));

@@ -166,9 +166,8 @@ LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
 // `origin`.
 LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin) {
   Segment& s = walk.segment;
-  // clang-format off
-  const u32 positions = positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, outputs_of(s.query));
-  // clang-format on
+  const u32 positions =
+      positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, outputs_of(s.query));
   s.kv_head = (int)lean_quotient(walk.position - origin, positions);
   origin += (u32)s.kv_head * positions;
   const u32 output = output_at(args.segment_cost, s.context_length, s.query, s.tiles, walk.position - origin);

@@ -3,8 +3,8 @@
 // each group of neighbours merges its group, then the last of the groups merges these. A ticket orders nothing, because
 // partials announce themselves. So it is drawn before the warps are merged, which hides its round trip.
 //
-// Each slot of the workspace has a counter. That of an output tile is its first contributor's: no other output tile that
-// has several contributors begins in the range of this CTA, because this one does not end there.
+// Each slot of the workspace has a counter. That of an output tile is its first contributor's: no other output tile
+// that has several contributors begins in the range of this CTA, because this one does not end there.
 // ---
 // Sums are taken in context order whoever takes them, so results repeat bit for bit for a given (lengths, grid).
 

@@ -8,7 +8,8 @@ constexpr bool kLatent = false, kLse = false, kPdl = false;
 
 constexpr int kTile = 64, kStepTokens = 64, kWarps = 1, kProducerWarps = 0, kStages = 2, kStageParts = 1,
               kStageReaders = 4, kPartProducers = 1;
-constexpr bool kHasRoles = false, kRowsAreSplit = false, kAllTakeSteps = false, kContiguous = false, kColumnsInBlocks = false;
+constexpr bool kHasRoles = false, kRowsAreSplit = false, kAllTakeSteps = false, kContiguous = false,
+               kColumnsInBlocks = false;
 constexpr int kStateColumns = 1;
 
 constexpr int kPageSize = 0, kPageRun = 1, kQueryMask = 0, kWindow = 0, kSinkTokens = 0, kStrideBytes = 2;

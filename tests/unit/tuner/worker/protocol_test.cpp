@@ -30,15 +30,16 @@ std::vector<WorkerRequest> some_requests() {
   kernel.cubin = {0, 1, 2, 255, 'L', 'A', 'W', '1'};
   kernel.resources = {.registers = 128, .static_shared_bytes = 48, .wgmma_serialized = true};
   kernel.compile_ms = 123.25, kernel.from_cache = true;
-  return {Hello{.cache_directory = "/a b/\xC3\xA4"},
-          CompileKernel{configs[3].spec},
-          OpenDevice{.ordinal = 7, .uuid = "GPU-1", .problem = problem, .policy = L2Policy::warm},
-          OpenDevice{.ordinal = 1, .uuid = "GPU-1", .problem = group, .rank_devices = {1, 0}},
-          OpenDevice{.uuid = "GPU-1", .problem = problem, .requests = {.context_lengths = {9, 0}, .query_tokens = {9, 1}}},
-          AdoptKernel{configs[5].spec, kernel},
-          BeginShape{{.batch = 3, .longest_context = 65536, .total_context = 70000}},
-          CheckConfig{configs[1]},
-          TimeConfigs{configs}};
+  return {
+      Hello{.cache_directory = "/a b/\xC3\xA4"},
+      CompileKernel{configs[3].spec},
+      OpenDevice{.ordinal = 7, .uuid = "GPU-1", .problem = problem, .policy = L2Policy::warm},
+      OpenDevice{.ordinal = 1, .uuid = "GPU-1", .problem = group, .rank_devices = {1, 0}},
+      OpenDevice{.uuid = "GPU-1", .problem = problem, .requests = {.context_lengths = {9, 0}, .query_tokens = {9, 1}}},
+      AdoptKernel{configs[5].spec, kernel},
+      BeginShape{{.batch = 3, .longest_context = 65536, .total_context = 70000}},
+      CheckConfig{configs[1]},
+      TimeConfigs{configs}};
 }
 
 std::vector<WorkerReply> some_replies() {
