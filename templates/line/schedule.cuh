@@ -140,7 +140,7 @@ LEAN_HD LeanSplit lean_split(unsigned total, unsigned grid, unsigned reciprocal,
   unsigned base = (unsigned)((unsigned long long)total * reciprocal >> 32);  // the quotient or one less
   unsigned extra = total - base * grid;
   if (extra >= grid) base++, extra -= grid;
-  if (base < least) return {least, 0};  // no CTA without work may lie between two that share an output tile
+  if (total < grid * least) return {least, 0};  // no CTA without work may lie between two that share an output tile
   return {base, extra * reciprocal};
 }
 

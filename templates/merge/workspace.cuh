@@ -23,7 +23,7 @@ LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk&
   const Segment& s = walk.segment;
   if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
   const u32 first = walk.origin + args.segment_cost * kTilePositions,  // of the output tile's first LeanTile
-      last_tile = first + (s.tiles - 1) * tile_positions(s);
+      last_tile = first + s.tiles * tile_positions(s) - tile_positions(s);
   LeanSplit split = walk.split;
   asm volatile("" : "+r"(split.base), "+r"(split.pace));  // lest what was made of them be kept in registers
   // No CTA has what lies behind a line that has changed since it was split.
