@@ -102,7 +102,7 @@ Result<double> GpuBackend::begin_shape(const Shape& shape) {
 
 Result<double> GpuBackend::begin_requests(StepRequests requests) {
   std::vector<int>& context_lengths = requests.context_lengths;
-  const std::vector<int>& query_tokens = requests.query_tokens;
+  std::vector<int>& query_tokens = requests.query_tokens;
   neighbours_ = neighbours_text(gpu_neighbours(device_.uuid));
   // The old case goes first, because two of them may not fit into the memory.
   graphs_.clear();
