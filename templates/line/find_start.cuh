@@ -52,7 +52,7 @@ struct Batch {
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {
-    return lean_range_begin(lean_split(line, ranges(), grid_reciprocal, kTilePositions), own_range(), line);
+    return lean_range_begin(lean_split<kTilePositions>(line, ranges(), grid_reciprocal), own_range(), line);
   }
 };
 

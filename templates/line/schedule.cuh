@@ -135,12 +135,13 @@ LEAN_HD unsigned lean_tiles_of_blocks(int before, unsigned blocks, int rows, int
 // floor((2^32 - 1) / grid), by which the kernel splits the line without a division.
 LEAN_HD unsigned lean_reciprocal(unsigned grid) { return 0xffffffffu / grid; }
 
-// least: the fewest positions of a range; a LeanTile has no more. Its range is that of its first position.
-LEAN_HD LeanSplit lean_split(unsigned total, unsigned grid, unsigned reciprocal, unsigned least = 1) {
+// kLeast: the fewest positions of a range; a LeanTile has no more. Its range is that of its first position.
+template <unsigned kLeast = 1>
+LEAN_HD LeanSplit lean_split(unsigned total, unsigned grid, unsigned reciprocal) {
   unsigned base = (unsigned)((unsigned long long)total * reciprocal >> 32);  // the quotient or one less
   unsigned extra = total - base * grid;
   if (extra >= grid) base++, extra -= grid;
-  if (total < grid * least) return {least, 0};  // no CTA without work may lie between two that share an output tile
+  if (total < grid * kLeast) return {kLeast, 0};  // no CTA without work may lie between two that share an output tile
   return {base, extra * reciprocal};
 }
 

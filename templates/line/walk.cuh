@@ -55,10 +55,14 @@ LEAN_DEVICE u32 own_range(const Walk&) { return own_range(); }
 
 LEAN_DEVICE bool is_whole(const Segment& s) { return s.tile_begin == 0 && s.tile_end == s.tiles; }
 
-// Tile positions of each of its LeanTiles.
-LEAN_DEVICE u32 tile_positions(const Segment& s) {
-  if constexpr (kTilePositions == 1) return 1;
-  return positions_of_tile(s.query, s.row_block / kRowBlocksInStep);
+// Tile positions of some of its LeanTiles, and the empty ones before the first.
+LEAN_DEVICE u32 tile_positions(const Segment& s, u32 tiles) {
+  if constexpr (kTilePositions == 1) return tiles;
+  return tiles * positions_of_tile(s.query, s.row_block / kRowBlocksInStep);
+}
+LEAN_DEVICE u32 empty_positions(const LeanDecodeArgs& args) {
+  if constexpr (kTilePositions == 1) return args.segment_cost;
+  return args.segment_cost * kTilePositions;
 }
 
 LEAN_DEVICE const char* query_row(const LeanDecodeArgs& args, const Segment& s, const Row& row) {
@@ -97,12 +101,14 @@ LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request
 // batch-invariant kernel, one of them. False when there are none, which can only be at the end of the range.
 LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
   Segment& s = walk.segment;
-  const u32 empty = args.segment_cost * kTilePositions, of_tile = tile_positions(s),
-            begin = walk.position - walk.origin,
-            end = kBatchInvariant ? begin + 1 : min(begin + (walk.end - walk.position), empty + s.tiles * of_tile);
-  s.tile_begin = max(begin, empty) - empty;
-  s.tile_end = max(end, empty) - empty;
+  const u32 begin = walk.position - walk.origin,
+            end = kBatchInvariant
+                      ? begin + 1
+                      : min(begin + (walk.end - walk.position), empty_positions(args) + tile_positions(s, s.tiles));
+  s.tile_begin = max(begin, empty_positions(args)) - empty_positions(args);
+  s.tile_end = max(end, empty_positions(args)) - empty_positions(args);
   if constexpr (kTilePositions > 1) {  // a LeanTile is where its first position is
+    const u32 of_tile = tile_positions(s, 1);
     s.tile_begin = (s.tile_begin + of_tile - 1) / of_tile;
     s.tile_end = (s.tile_end + of_tile - 1) / of_tile;
   }
@@ -111,11 +117,12 @@ LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
 
 // Takes this CTA's range of a line of `line` tile positions. False when it is empty.
 LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
-  u32 reciprocal = args.grid_reciprocal;
 #if defined(LEAN_PASSES)
-  walk.shift = shift_of_passes(args, line), reciprocal >>= walk.shift;
+  walk.shift = shift_of_passes(args, line);
+  walk.split = lean_split<kTilePositions>(line, ranges(walk), args.grid_reciprocal >> walk.shift);
+#else
+  walk.split = lean_split<kTilePositions>(line, ranges(walk), args.grid_reciprocal);
 #endif
-  walk.split = lean_split(line, ranges(walk), reciprocal, kTilePositions);
   walk.position = lean_range_begin(walk.split, own_range(walk), line);
   walk.end = lean_range_end(walk.split, own_range(walk), ranges(walk), line);
   if (kRowBlocksInStep > 1 && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
@@ -181,7 +188,7 @@ LEAN_DEVICE bool next_of_range(const LeanDecodeArgs& args, Walk& walk) {
   if constexpr (kBatchInvariant) {
     if (s.tile_end != s.tiles) return ++walk.position < walk.end && set_segment_tiles(args, walk);
   }
-  walk.position = walk.origin = walk.origin + args.segment_cost * kTilePositions + s.tiles * tile_positions(s);
+  walk.position = walk.origin = walk.origin + empty_positions(args) + tile_positions(s, s.tiles);
   if (s.tile_end != s.tiles || walk.position >= walk.end) return false;
   // The line ends before the range does only if lengths have changed since the launch began.
   if constexpr (kRaggedQ) return next_output(args, s) && set_segment_tiles(args, walk);

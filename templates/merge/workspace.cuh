@@ -22,14 +22,16 @@ LEAN_DEVICE u32 slot_of_range(const Walk& walk, u32 range, int row_block) {
 LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk& walk) {
   const Segment& s = walk.segment;
   if constexpr (kBatchInvariant) return {walk.origin, s.tiles, s.tile_begin};
-  const u32 first = walk.origin + args.segment_cost * kTilePositions,  // of the output tile's first LeanTile
-      last_tile = first + s.tiles * tile_positions(s) - tile_positions(s);
+  const u32 first = walk.origin + empty_positions(args);  // tile position of the output tile's first LeanTile
   LeanSplit split = walk.split;
   asm volatile("" : "+r"(split.base), "+r"(split.pace));  // lest what was made of them be kept in registers
   // No CTA has what lies behind a line that has changed since it was split.
-  const u32 own = own_range(walk), begin = s.tile_begin == 0 ? own : min(lean_owner(split, first), own),
-            last = s.tile_end == s.tiles ? own : min(lean_owner(split, last_tile), ranges(walk) - 1);
-  return {slot_of_range(walk, begin, s.row_block), last - begin + 1, own - begin};
+  const u32 begin = s.tile_begin == 0 ? own_range(walk) : min(lean_owner(split, first), own_range(walk)),
+            last = s.tile_end == s.tiles
+                       ? own_range(walk)
+                       : min(lean_owner(split, first + tile_positions(s, s.tiles) - tile_positions(s, 1)),
+                             ranges(walk) - 1);
+  return {slot_of_range(walk, begin, s.row_block), last - begin + 1, own_range(walk) - begin};
 }
 
 // A slot has room for two partials, because a CTA shares two output tiles at most: 1 is of the tile that it is the

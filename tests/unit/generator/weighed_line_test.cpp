@@ -139,7 +139,7 @@ Walked walk_all(const LeanDecodeArgs& args, const Requests& requests, unsigned g
       }
     }
   });
-  const LeanSplit split = lean_split(walked.line, grid, lean_reciprocal(grid), Kernel::kHeavy);
+  const LeanSplit split = lean_split<Kernel::kHeavy>(walked.line, grid, lean_reciprocal(grid));
   for (unsigned cta = 0; cta < grid; ++cta)
     walked.ranges.push_back(lean_range_end(split, cta, grid, walked.line) - lean_range_begin(split, cta, walked.line));
   return walked;

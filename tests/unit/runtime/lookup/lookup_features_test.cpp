@@ -284,7 +284,8 @@ TEST(LookupFeatures, ARaggedBatchWhoseWindowsAreEqualHasNoSegmentCost) {
 TEST(LookupFeatures, PrefillHasAGridThatIsResidentAndNoMoreTilesThanItsContextsAllow) {
   DecodeProblem prefill = kLlama;
   prefill.features.q_len = 2048, prefill.features.ragged_q = true;
-  const DecodeStep step(fictional_gpu({9, 0, true}, 132), prefill, kMeasured);
+  const DeviceFacts device = fictional_gpu({9, 0, true}, 132);
+  const DecodeStep step(device, prefill, kMeasured);
   for (const Config& config : default_configs(step)) {
     const KernelSpec& spec = config.spec;
     EXPECT_EQ(spec.features.q_len, kMostPrefillTokens);
