@@ -473,6 +473,14 @@ def test_deterministic_inference_refuses_a_cache_that_its_prefill_does_not_have(
         Model(adapter, kv_cache_dtype="fp8_e5m2")
 
 
+@pytest.mark.parametrize("capability, changes", [((9, 0), {"kv_cache_dtype": "fp8_e4m3"}), ((9, 0), {"head_dim": 80}), ((8, 0), {})])
+def test_prefill_without_kernels_made_for_it_is_flash_attentions(adapter, capability, changes):
+    sys.modules["torch"].capability = capability
+    assert Model(adapter, **changes).step(2, "EXTEND")[1] == "of FlashAttention"
+    sys.modules["torch"].capability = (9, 0)
+    assert Model(adapter).step(2, "EXTEND")[1] != "of FlashAttention"
+
+
 @pytest.mark.parametrize("capability, flash", [((8, 0), 3), ((9, 0), 3), ((10, 0), 4), ((12, 0), 4)])
 def test_prefill_is_the_flash_attention_of_the_gpu(adapter, capability, flash):
     sys.modules["torch"].capability = capability

@@ -193,8 +193,9 @@ class BackendBase(FlashAttentionBackend):
         alike = forward_batch.forward_mode.is_target_verify() and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None
         if alike and metadata.max_seq_len_q == verified and q.shape[0] == verified * lengths.shape[0]:
             return lengths, table, {"tokens": verified}
-        # The kernels that are made for prefill are Hopper's, over caches of 16 bits. Elsewhere FlashAttention is faster.
-        if torch.cuda.get_device_capability()[0] != 9 or self._kv_dtype is not None or layer.head_dim % 64 != 0 or layer.head_dim > 256:
+        # The kernels that are made for prefill are Hopper's, over caches of 16 bits. Elsewhere FlashAttention is faster, which has no fp8_e5m2.
+        made_for_it = torch.cuda.get_device_capability()[0] == 9 and self._kv_dtype is None and layer.head_dim % 64 == 0 and layer.head_dim <= 256
+        if not made_for_it and self._kv_dtype != "fp8_e5m2":
             return None
         # Of a step that is divided among ranks, or that leaves the cache out, this would compute something else.
         if (self._deterministic or self.attn_cp_size > 1 or self.fa_skip_kv_cache or getattr(metadata, "image_token_ranges", None) is not None
