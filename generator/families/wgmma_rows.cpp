@@ -42,7 +42,7 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
 void add_modules(KernelSource& source) {
   add_producer(source, matrix_instruction(source, "wgmma_shared", source.layout.step_tokens, false) +
                            matrix_instruction(source, "wgmma_registers", value_dim(source.spec), true));
-  source.add({"attend/row_scores.cuh"});
+  source.add({"attend/row_scores.cuh", "attend/row_state.cuh"});
   if (source.layout.writes_rows) source.add({"attend/store_matrices.cuh"});
   source.add({"attend/wgmma_rows.cuh", "attend/steps_in_turn.cuh"});
 }

@@ -50,20 +50,6 @@ LEAN_DEVICE void store_query(const LeanDecodeArgs& args, const Segment& s, Opera
   load_query_rows(args, s, first_row(), (int)threadIdx.x / 128, shared.q);
 }
 
-// The softmax state of rows g and g + 8 of the warp's 16. Maxima are in raw score units and the true running ones.
-struct Attention {
-  float max[2];
-  float sum[2];                 // of this lane's tokens only, until reduce_sums
-  float out[kValueDim / 8][4];  // (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims
-};
-
-LEAN_DEVICE void clear(Attention& a) {
-  a.max[0] = a.max[1] = kNegInf;
-  a.sum[0] = a.sum[1] = 0.0f;
-#pragma unroll
-  for (int d = 0; d < kValueDim / 8; d++) a.out[d][0] = a.out[d][1] = a.out[d][2] = a.out[d][3] = 0.0f;
-}
-
 // Warpgroups take turns at issuing, the first one first, in all output tiles where both have rows: then one of them
 // makes its weights while the matrix unit works for the other one. A turn begins when the other one's has ended.
 LEAN_DEVICE void begin_turn(int warpgroup) { asm volatile("bar.sync %0, 256;" ::"r"(warpgroup + 5) : "memory"); }
@@ -289,6 +275,3 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   if (signals) arrive(empty_barriers(ring, at) + 8);
   at.next();
 }
-
-// Adds up the lanes' shares of the row sums.
-LEAN_DEVICE void reduce_sums(Attention& a, Operands&, int) { add_lanes(a.sum); }
