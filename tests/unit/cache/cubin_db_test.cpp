@@ -214,7 +214,11 @@ TEST_F(CubinDb, NeverCrashesNorReturnsAWrongCubinWhateverTheDamage) {
     ASSERT_TRUE(another);
     ASSERT_TRUE(same(*another, entry_for("another")));
     asides += !files_with_prefix(directory_.path(), "cubin.db.corrupt-").empty();
-    EXPECT_TRUE(warning.empty() || warning.find("was moved to") != std::string::npos) << warning;
+    // Four bytes of the header are the version. A larger one is a newer leanattn's, whose file stays where it is.
+    if (warning.find("was moved to") == std::string::npos && !warning.empty()) {
+      EXPECT_NE(warning.find("newer leanattn"), std::string::npos) << warning;
+      EXPECT_EQ(read_bytes(file()), bytes);
+    }
   }
   EXPECT_GT(hits, tries(150, 1000)) << "most entries survive most damage";
   EXPECT_GT(asides, tries(20, 125));
