@@ -32,7 +32,7 @@ std::string wrapped(const std::vector<std::string>& items, std::string_view line
 
 }  // namespace
 
-Result<void> supports_wgmma(const KernelSpec& spec) {
+Result<void> supports_wgmma(const KernelSpec& spec, ByteRows bytes) {
   const Features& features = spec.features;
   if (has_one_byte_elements(features)) {
     const auto refuse = [&](std::string_view with) {
@@ -40,11 +40,13 @@ Result<void> supports_wgmma(const KernelSpec& spec) {
           fmt::format("load path {} with KV format {}{}", to_string(spec.load), to_string(features.kv_format), with),
           "use bulk, cp_async or ldg, which convert in registers");
     };
-    if (!features.latent) return refuse(" and V apart from K");
+    if (!features.latent && bytes == ByteRows::latent) return refuse(" and V apart from K");
+    if (!features.latent && features.append) return refuse(", V apart from K and append");
     if (features.kv_scale == KvScale::token) return refuse(" and a scale per token");
     if (has_part_of_context(features)) return refuse(" and context_parallel");
     // Of other widths no kernel has been verified.
-    if (value_dim(spec) % 128 != 0) return refuse(fmt::format(" and {} columns of V", value_dim(spec)));
+    if (features.latent && value_dim(spec) % 128 != 0)
+      return refuse(fmt::format(" and {} columns of V", value_dim(spec)));
   }
   if (spec.arch != Arch{9, 0, true})
     return unsupported_spec(fmt::format("load path tensor needs wgmma, which {} has not", to_string(spec.arch)),
@@ -55,12 +57,12 @@ Result<void> supports_wgmma(const KernelSpec& spec) {
   return {};
 }
 
-Result<void> fits_wgmma(const KernelSpec& spec, const KernelLayout& layout) {
+Result<void> fits_wgmma(const KernelSpec& spec, const KernelLayout& layout, int gathered_step) {
   if (spec.warps % 4 != 0)
     return invalid_spec(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
   if (spec.features.latent && spec.warps > 8)
     return unsupported_spec(fmt::format("{} warps over a latent cache", spec.warps), "choose 4 or 8");
-  if (layout.gathers_rows && layout.step_tokens != 64)
+  if (layout.gathers_rows && layout.step_tokens > gathered_step)
     return unsupported_spec(fmt::format("steps of {} tokens, whose rows are gathered", layout.step_tokens),
                             "choose warp_tokens 16");
   return {};
@@ -76,7 +78,7 @@ void lay_out_producer(const KernelSpec& spec, KernelLayout& layout, bool buffers
   const bool copies_runs = run >= kTensorRun && !features.second_cache;
   layout.page_run = layout.converts_rows || !copies_runs ? 1 : run;
   layout.gathers_rows = layout.converts_rows || (features.page_size > 0 && layout.page_run == 1);
-  const bool to_buffer = layout.converts_rows && buffers;
+  const bool to_buffer = layout.converts_rows && buffers && features.latent;
   layout.gathering_warps = to_buffer ? 8 : layout.gathers_rows ? 4 : 0;
   layout.row_buffer_bytes = to_buffer ? lean_row_buffer_bytes(layout.step_tokens, cache_token_bytes(spec)) : 0;
   layout.appends_to_stage = features.append && !layout.converts_rows;
@@ -112,21 +114,23 @@ void add_producer(KernelSource& source, const std::string& instructions) {
       instructions;
   source.add({"kv/tensor.cuh"});
   if (layout.gathers_rows) source.add({"kv/row_lanes.cuh", "kv/gatherers.cuh"});
-  if (layout.gathers_rows && !layout.converts_rows)
-    source.add({selects ? "kv/selected_tokens.cuh" : "kv/paged_tokens.cuh"});
-  const bool buffers = layout.row_buffer_bytes > 0;
-  if (layout.converts_rows)
-    source.add({selects ? "kv/selected_places.cuh" : "kv/row_places.cuh", "kv/row_copies.cuh",
-                buffers ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
+  const bool latent = spec.features.latent, buffers = layout.row_buffer_bytes > 0;
+  if (layout.gathers_rows && !(layout.converts_rows && latent))
+    source.add({selects ? "kv/selected_tokens.cuh" : paged ? "kv/paged_tokens.cuh" : "kv/dense_tokens.cuh"});
+  if (layout.converts_rows && latent) source.add({selects ? "kv/selected_places.cuh" : "kv/row_places.cuh"});
+  if (layout.converts_rows) source.add({"kv/row_copies.cuh"});
+  if (layout.converts_rows && !buffers) source.add({"kv/byte_panels.cuh"});
+  if (layout.converts_rows && latent) source.add({buffers ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
   if (row_format(spec.features) != nullptr && spec.features.append)
     source.add({"kv/append_rows.cuh", "kv/append_to_cache.cuh"});
   if (layout.appends_to_stage) source.add({"kv/append_to_stage.cuh"});
-  source.add({buffers                ? "kv/produce_buffered_rows.cuh"
-              : layout.converts_rows ? "kv/produce_rows.cuh"
-              : layout.gathers_rows  ? "kv/produce_gathered.cuh"
-              : selects              ? "kv/produce_selected.cuh"
-              : paged                ? "kv/produce_paged.cuh"
-                                     : "kv/produce_dense.cuh"});
+  source.add({buffers                          ? "kv/produce_buffered_rows.cuh"
+              : layout.converts_rows && latent ? "kv/produce_rows.cuh"
+              : layout.converts_rows           ? "kv/produce_bytes.cuh"
+              : layout.gathers_rows            ? "kv/produce_gathered.cuh"
+              : selects                        ? "kv/produce_selected.cuh"
+              : paged                          ? "kv/produce_paged.cuh"
+                                               : "kv/produce_dense.cuh"});
 }
 
 void add_constants_of_warpgroups(KernelSource& source, ConstantGroup group) {

@@ -24,10 +24,13 @@ inline constexpr DefaultDepth kEightWarps[] = {{8, 1, 4}, {8, 1, 3}, {8, 1, 2}},
                               kEightOrFourWarps[] = {{8, 1, 4}, {8, 1, 3}, {8, 1, 2}, {4, 2, 3},
                                                      {4, 2, 2}, {4, 1, 3}, {4, 1, 2}};
 
+/// What a family can have of a cache whose elements are one byte: rows of a latent cache alone, or K and V too.
+enum class ByteRows : std::uint8_t { latent, all };
+
 /// Errors: unsupported (architecture, head sizes, elements).
-Result<void> supports_wgmma(const KernelSpec& spec);
-/// Errors: invalid_argument, unsupported.
-Result<void> fits_wgmma(const KernelSpec& spec, const KernelLayout& layout);
+Result<void> supports_wgmma(const KernelSpec& spec, ByteRows bytes = ByteRows::latent);
+/// gathered_step: the longest step, in tokens, whose rows are copied one by one. Errors: invalid_argument, unsupported.
+Result<void> fits_wgmma(const KernelSpec& spec, const KernelLayout& layout, int gathered_step = 64);
 
 /// The producer: how KV travels. `buffers`: whether rows to convert wait beside the ring, which takes two warpgroups.
 /// `warpgroup`: whether the producer is one anyway.

@@ -6,20 +6,22 @@
 #include "generator/families/shared_layout.hpp"
 #include "generator/families/wgmma.hpp"
 #include "generator/kernel_source.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 namespace wgmma_prefill {
 
-constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 3}, {8, 1, 2}};
+constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 3}, {8, 1, 2}},
+                       kDepthsOfBytes[] = {{8, 1, 3, 32}, {8, 1, 6}, {8, 1, 4}, {8, 1, 3}, {8, 1, 2}};
 
 bool takes(const KernelSpec& spec) {
   return spec.warps == 8 && !spec.features.latent && query_rows(spec.features, spec.group) > kMatrixRows;
 }
 
 Result<void> supports(const KernelSpec& spec) {
-  if (auto ok = supports_wgmma(spec); !ok) return ok;
+  if (auto ok = supports_wgmma(spec, ByteRows::all); !ok) return ok;
   if (value_dim(spec) > 256)
     return unsupported_spec(fmt::format("{} columns of V and more than 64 query rows", value_dim(spec)),
                             "a warpgroup's registers hold 256; choose 4 warps");
@@ -27,7 +29,7 @@ Result<void> supports(const KernelSpec& spec) {
 }
 
 Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
-  if (auto ok = fits_wgmma(spec, layout); !ok) return ok;
+  if (auto ok = fits_wgmma(spec, layout, /*gathered_step=*/128); !ok) return ok;
   // Of its rows, a thread holds half of O's columns, half of a step's scores, and the weights in pairs. Beside these it
   // needs others; with fewer, ptxas spills or serialises wgmma.
   constexpr int kOthers = 32;
@@ -43,7 +45,10 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
 
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   lay_out_producer(spec, layout, /*buffers=*/true, /*warpgroup=*/true);
-  if (!layout.gathers_rows && !spec.features.append) layout.consumer_registers = 232, layout.producer_registers = 40;
+  if (layout.converts_rows)
+    layout.consumer_registers = 208, layout.producer_registers = 88;
+  else if (!layout.gathers_rows && !spec.features.append)
+    layout.consumer_registers = 232, layout.producer_registers = 40;
   layout.stage_parts = 2;
   // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
   if (spec.features.ragged_q && !spec.features.batch_invariant)
@@ -66,6 +71,11 @@ void add_modules(KernelSource& source) {
   source.add({"attend/wgmma_prefill.cuh"});
 }
 
+/// Steps of bytes have 64 tokens. Some are on their way while others are converted and read.
+std::span<const DefaultDepth> default_depths(const KernelSpec& base) {
+  return has_one_byte_elements(base.features) ? std::span<const DefaultDepth>(kDepthsOfBytes) : kDepths;
+}
+
 }  // namespace wgmma_prefill
 }  // namespace
 
@@ -85,7 +95,7 @@ constinit const KernelFamily kWgmmaPrefill{
     .add_constants = add_constants_of_warpgroups,
     .result_columns = "merge/row_columns.cuh",
     .entry = "decode_wgmma.cuh",
-    .default_depths = [](const KernelSpec&) -> std::span<const DefaultDepth> { return wgmma_prefill::kDepths; },
+    .default_depths = wgmma_prefill::default_depths,
     .typical_registers = [](const KernelSpec&, const KernelLayout&) { return 168; },
     .least_registers = [](const KernelSpec&, const KernelLayout&) { return 0; },
 };

@@ -61,7 +61,7 @@ constinit const KernelFamily kWgmmaRows{
     .description = "a producer fills one ring; wgmma with query rows on the matrix rows, for more than 32 of them",
     .loads = kTensorLoads,
     .takes = wgmma_rows::takes,
-    .supports = supports_wgmma,
+    .supports = [](const KernelSpec& spec) { return supports_wgmma(spec); },
     .fits = wgmma_rows::fits,
     .most_rows = [](const KernelSpec&) { return kMatrixRows; },
     .lay_out = wgmma_rows::lay_out,

@@ -224,9 +224,15 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
     holes = step_holes(args, s, step, ring.stages + at.stage * kStageBytes);
     masked = any_hole(holes) || has_masked(s, step, first_token, last_token);
   };
+#if defined(LEAN_SCALES)
+  const float k_scale = k_scale_of(args, s, 0, true);
+#endif
   const auto finish = [&] {  // the scores, which are there
     pin(score);
     if (signals) arrive(empty_barriers(ring, at));
+#if defined(LEAN_SCALES)
+    scale_scores(score, k_scale);
+#endif
     finish_scores(args, s, step, holes, masked, first_row(), score);
   };
   next_step();

@@ -52,7 +52,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     }
     store_rows(writer.stage(ring), rows);
     publish_rows();  // and all have read the buffer, which may be overwritten
-    arrive_for_warp(full_barriers(ring, writer.at));
+    arrive_for_warp<0, kStageParts>(full_barriers(ring, writer.at));
     writer.next();
   }
 }

@@ -66,12 +66,6 @@ LEAN_DEVICE void load_rows(u32 buffer, u32 exist, LaneRows& rows) {
   }
 }
 
-// Eight neighbouring columns, the bytes of two words.
-LEAN_DEVICE uint4 operands_of_eight(u32 low, u32 high, float scale) {
-  return make_uint4(operands_of_two(low, scale), operands_of_two(low >> 16, scale), operands_of_two(high, scale),
-                    operands_of_two(high >> 16, scale));
-}
-
 // Lanes with the second panel begin with their last eight columns, so that the lanes of a row write to all banks.
 LEAN_DEVICE void store_rows(u32 stage, const LaneRows& rows) {
   const int lane = threadIdx.x % 8, second = lane / 4;

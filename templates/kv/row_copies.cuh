@@ -51,14 +51,15 @@ LEAN_DEVICE void publish_rows() {
   __syncwarp();
 }
 
-// Says of all parts of a stage, whose first barrier is given, that this warp's rows are there, which are published.
+// Says of parts of a stage, by the barriers of its first part on, that this warp's rows are there, which are published.
 // Each barrier counts 33 arrivals of a warp, as where each of its lanes arrives with its copies and one of them once
 // more.
 static_assert(kGatherArrivals == kGatherWarps * 33, "so many arrivals make a part of a stage full");
+template <int kFirst, int kEnd>
 LEAN_DEVICE void arrive_for_warp(u32 barriers) {
   if (threadIdx.x % 32 == 0) {
 #pragma unroll
-    for (int part = 0; part < kStageParts; part++)
+    for (int part = kFirst; part < kEnd; part++)
       asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], 33;" ::"r"(barriers + (u32)(part * 8)) : "memory");
   }
 }
@@ -82,6 +83,12 @@ LEAN_DEVICE u32 operands_of_two(u32 bytes, float scale) {
   } else {
     return expand_pair(bytes, 0);
   }
+}
+
+// Eight neighbouring columns, the bytes of two words.
+LEAN_DEVICE uint4 operands_of_eight(u32 low, u32 high, float scale) {
+  return make_uint4(operands_of_two(low, scale), operands_of_two(low >> 16, scale), operands_of_two(high, scale),
+                    operands_of_two(high >> 16, scale));
 }
 
 // Two values as fp8 e4m3, rounded to nearest and limited to +-448; the low bytes of a word (PTX ISA, "cvt").

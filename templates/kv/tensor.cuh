@@ -29,7 +29,7 @@ LEAN_DEVICE constexpr int part_bytes(int part) { return (k_panels(part) + v_pane
 // Where rows are gathered, a part of a stage has arrived once the copies of all lanes have, and the word of each of
 // their warps about holes.
 constexpr int kGatherArrivals = kGatherWarps * 33;
-static_assert(!kGathers || kStepTokens == 64, "holes are bits of 64-bit words");
+static_assert(!kGathers || kStepTokens % 64 == 0, "holes are bits of 64-bit words");
 
 struct alignas(64) LeanTensorMap {
   unsigned char opaque[128];
@@ -182,7 +182,7 @@ LEAN_DEVICE void prefetch_row(const char* row, bool exists) {
 LEAN_DEVICE void wait_for_tokens(const Segment& s, int token) {
 #if !defined(LEAN_APPENDS_TO_STAGE)
   if constexpr (kPdl) {
-    if (token + kStepTokens > s.context_length - kQLen) wait_for_previous_kernel();
+    if (token + kStepTokens > s.context_length - s.query.count) wait_for_previous_kernel();
   }
 #endif
 }

@@ -2,8 +2,13 @@
 // bit for each token of a step with the step's stage.
 
 struct Holes {
-  u64 tokens;
+  u64 tokens[kStepTokens / 64];
 };
-static_assert(sizeof(Holes) == 8, "each warp that copies rows writes its bytes");
-LEAN_DEVICE bool any_hole(const Holes& holes) { return holes.tokens != 0; }
-LEAN_DEVICE bool in_hole(const Holes& holes, int offset) { return (holes.tokens >> offset & 1) != 0; }
+static_assert(sizeof(Holes) * 8 == kStepTokens, "each warp that copies rows writes its bytes");
+LEAN_DEVICE bool any_hole(const Holes& holes) {
+  u64 any = 0;
+#pragma unroll
+  for (int i = 0; i < kStepTokens / 64; i++) any |= holes.tokens[i];
+  return any != 0;
+}
+LEAN_DEVICE bool in_hole(const Holes& holes, int offset) { return (holes.tokens[offset / 64] >> offset % 64 & 1) != 0; }

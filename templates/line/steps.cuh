@@ -38,4 +38,6 @@ LEAN_DEVICE Step step_at(const Segment& s, int at) { return step_at(at, end_read
 
 // Whether a segment reads the query tokens' own K and V, which with programmatic dependent launch the previous kernel
 // may still be writing.
-LEAN_DEVICE bool holds_newest(const Segment& s) { return end_read(s) + s.visible.shift > s.context_length - kQLen; }
+LEAN_DEVICE bool holds_newest(const Segment& s) {
+  return end_read(s) + s.visible.shift > s.context_length - s.query.count;
+}

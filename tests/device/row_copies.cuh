@@ -15,9 +15,14 @@ inline u32 row_barrier() { return shared_address(&shared_object<RowBarriers>().o
 inline void init_row_barrier() { init_barrier(row_barrier(), 1); }
 inline void copy_row(u32 destination, const char* row, u32 barrier) { copy_bulk(destination, row, kRowBytes, barrier); }
 
-inline void arrive_for_warp(u32 barriers) {
-  for (int part = 0; part < kStageParts && threadIdx.x % 32 == 0; part++) arrive(barriers + (u32)(part * 8), 33);
+template <int kFirst, int kEnd>
+void arrive_for_warp(u32 barriers) {
+  for (int part = kFirst; part < kEnd && threadIdx.x % 32 == 0; part++) arrive(barriers + (u32)(part * 8), 33);
 }
 inline u32 operands_of_two(u32 bytes, float scale) {
   return kRowGroup > 0 ? scaled_pair(bytes, scale) : expand_pair(bytes, 0);
+}
+inline uint4 operands_of_eight(u32 low, u32 high, float scale) {
+  return {operands_of_two(low, scale), operands_of_two(low >> 16, scale), operands_of_two(high, scale),
+          operands_of_two(high >> 16, scale)};
 }

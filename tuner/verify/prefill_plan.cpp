@@ -77,7 +77,11 @@ std::vector<PrefillSetting> prefill_settings() {
   add([](F& f) { f.page_size = 64, f.sink_logits = true; });
   add([](F& f) { f.page_size = 16, f.append = true; });
   add([](F& f) { f.append = true, f.rope = Rope::half_split; });
-  add([](F& f) { f.page_size = 16, f.kv_format = KvFormat::fp8_e4m3; });
+  add([](F& f) { f.page_size = 16, f.kv_format = KvFormat::fp8_e4m3; }, 128, 4);
+  add([](F& f) { f.kv_format = KvFormat::int8, f.kv_scale = KvScale::head; }, 64, 8);
+  add([](F& f) { f.page_size = 1, f.kv_format = KvFormat::fp8_e5m2, f.soft_cap = 20; }, 256, 2);
+  add([](F& f) { f.page_size = 64, f.kv_format = KvFormat::fp8_e4m3, f.window = 150, f.sink_logits = true; }, 64, 4);
+  add([](F& f) { f.v_head_dim = 128, f.kv_format = KvFormat::fp8_e4m3; }, 192, 1);
   add([](F& f) { f.v_head_dim = 128; }, 192, 1);
   add([](F& f) { f.page_size = 64, f.latent = true, f.v_head_dim = 512; }, 576, 16);
   return settings;

@@ -168,7 +168,12 @@ TEST(KernelSpec, PrefillHas64RowsForEachWarpgroupAndAProducerWarpForKAndForV) {
     ASSERT_TRUE(validate(other)) << validate(other).error().message;
     EXPECT_EQ(std::pair(layout_of(other).consumer_registers, layout_of(other).producer_registers), std::pair(200, 104));
   }
-  for (const KernelSpec& of : {spec, gathers, appends}) {
+  KernelSpec bytes = spec;
+  bytes.features.kv_format = KvFormat::fp8_e4m3;
+  ASSERT_TRUE(validate(bytes)) << validate(bytes).error().message;
+  EXPECT_TRUE(layout_of(bytes).converts_rows && layout_of(bytes).gathers_rows);
+  EXPECT_EQ(layout_of(bytes).shared_bytes, layout.shared_bytes) << "bytes wait where their values will be";
+  for (const KernelSpec& of : {spec, gathers, appends, bytes}) {
     const KernelLayout l = layout_of(of);
     EXPECT_LE(256 * l.consumer_registers + 128 * l.producer_registers, l.threads * l.registers);
   }
@@ -204,11 +209,13 @@ TEST(KernelSpec, PrefillThatDoesNotFitIsRefusedWithItsReason) {
   expect_named(refusal([](KernelSpec& s) { s.head_dim = 96; }), {"head sizes 96", "multiples of 64"});
   expect_named(refusal([](KernelSpec& s) { s.head_dim = 512, s.stages = 1; }), {"512 columns of V", "4 warps"});
   expect_named(refusal([](KernelSpec& s) { s.arch = {10, 0, true}; }), {"wgmma", "sm_100a"});
-  expect_named(refusal([](KernelSpec& s) { s.features.kv_format = KvFormat::fp8_e4m3; }), {"fp8_e4m3", "cp_async"});
+  expect_named(refusal([](KernelSpec& s) { s.features.kv_format = KvFormat::int8, s.features.append = true; }),
+               {"int8", "append", "cp_async"});
+  expect_named(
+      refusal([](KernelSpec& s) { s.features.kv_format = KvFormat::int8, s.features.kv_scale = KvScale::token; }),
+      {"scale per token", "cp_async"});
   expect_named(refusal([](KernelSpec& s) { s.ctas_per_sm = 2; }), {"2 CTAs per SM", "registers"});
   expect_named(refusal([](KernelSpec& s) { s.stages = 7; }), {"shared memory"});
-  expect_named(refusal([](KernelSpec& s) { s.features.page_size = 1, s.warp_tokens = 32, s.tile = 128; }),
-               {"128 tokens", "warp_tokens 16"});
   // What ptxas would serialise, or spill.
   struct Wide {
     int v_head_dim, warp_tokens;

@@ -60,6 +60,8 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 2, 0, true)
 
 #include "tests/device/row_copies.cuh"
 
+#include "templates/kv/byte_panels.cuh"
+
 #include "templates/kv/row_panels.cuh"
 
 #include "templates/kv/produce_rows.cuh"
@@ -78,6 +80,8 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, true)
 #include "templates/kv/row_places.cuh"
 
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/byte_panels.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -99,6 +103,8 @@ constexpr bool kSelectionInPool = true, kSecondCache = false;
 
 #include "tests/device/row_copies.cuh"
 
+#include "templates/kv/byte_panels.cuh"
+
 #include "templates/kv/row_panels.cuh"
 
 #include "templates/kv/produce_rows.cuh"
@@ -118,6 +124,8 @@ constexpr int kConvertingCtas = 2;
 #include "templates/kv/row_places.cuh"
 
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/byte_panels.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -140,6 +148,8 @@ constexpr bool kSelectionInPool = true, kSecondCache = false;
 
 #include "tests/device/row_copies.cuh"
 
+#include "templates/kv/byte_panels.cuh"
+
 #include "templates/kv/row_panels.cuh"
 
 #include "templates/kv/produce_rows.cuh"
@@ -159,6 +169,8 @@ constexpr bool kSelectionInPool = true, kSecondCache = true;
 #include "templates/kv/selected_places.cuh"
 
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/byte_panels.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -236,6 +248,8 @@ ROWS(512, 576, 0, 0, 0, 0, 576, 2, 0, true)
 
 #include "tests/device/row_copies.cuh"
 
+#include "templates/kv/byte_panels.cuh"
+
 #include "templates/kv/row_panels.cuh"
 
 #include "templates/kv/produce_rows.cuh"
@@ -253,6 +267,8 @@ ROWS(256, 384, 0, 0, 0, 0, 384, 2, 0, true)
 #include "templates/kv/row_places.cuh"
 
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/byte_panels.cuh"
 
 #include "templates/kv/row_panels.cuh"
 
@@ -291,6 +307,8 @@ ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, true)
 
 #include "tests/device/row_copies.cuh"
 
+#include "templates/kv/byte_panels.cuh"
+
 #include "templates/kv/row_panels.cuh"
 
 #include "templates/kv/produce_rows.cuh"
@@ -321,12 +339,12 @@ struct Producer {
   void (*produce)(const LeanDecodeArgs& args, u32 stages, u32 full, u32 empty, Walk& walk);
   u64 (*holes)(u32 stage);
 };
-#define PRODUCER(name)                                                            \
-  Producer {                                                                      \
-    [](const LeanDecodeArgs& args, u32 stages, u32 full, u32 empty, Walk& walk) { \
-      name::produce(args, {}, {}, {stages, full, empty}, walk);                   \
-    },                                                                            \
-        [](u32 stage) { return name::selected_holes().of_stage[stage].tokens; }   \
+#define PRODUCER(name)                                                             \
+  Producer {                                                                       \
+    [](const LeanDecodeArgs& args, u32 stages, u32 full, u32 empty, Walk& walk) {  \
+      name::produce(args, {}, {}, {stages, full, empty}, walk);                    \
+    },                                                                             \
+        [](u32 stage) { return name::selected_holes().of_stage[stage].tokens[0]; } \
   }
 constexpr int kPanelBytes = kStepTokens * 128;
 
