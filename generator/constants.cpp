@@ -39,6 +39,14 @@ void add_constants_of_rows(KernelSource& source) {
                   "output tiles per KV head, and query rows of each");
   source.number("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs that take a range together, a row block each");
   source.number("kMostPasses", layout.most_passes, "ranges of a CTA, at most");
+  const KernelLayout::Share& share = layout.share;
+  source.number("kFewTokens", share.few_tokens,
+                "two walks share the CTA: one has requests of up to so many; 0: one walk");
+  source.flag("kTakesFew", share.takes_few, "it is this one");
+  source.number("kFirstBarrier", share.first_barrier, "of this walk's named barriers");
+  source.number("kSharedBefore", share.shared_before, "bytes of dynamic shared memory in front of this walk's");
+  source.constant("unsigned", "kTicketsBefore", fmt::to_string(share.tickets_before), "of another walk, for each CTA");
+  source.constant("unsigned", "kPartialsBefore", fmt::to_string(share.partials_before), "floats, for each CTA");
   source.constant("unsigned", "kTilePositions", fmt::to_string(layout.tile_positions), "of a LeanTile on the line");
   source.constant("unsigned", "kLightTilePositions", fmt::to_string(layout.light_tile_positions),
                   "and where at most half of an output tile's rows exist");

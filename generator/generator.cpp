@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 #include "generator/families/family.hpp"
@@ -54,6 +55,45 @@ std::string with_entry_name(std::string_view text, std::string_view entry) {
   return out.replace(at, kPlaceholder.size(), entry);
 }
 
+/// A kernel's text but for its entry point.
+std::string body_of(KernelSource& source) {
+  const KernelFamily& family = *source.layout.family;
+  for (const auto add_part : {add_constants, add_line, family.add_modules, add_merge}) add_part(source);
+  if (!family.cta.empty()) source.add({family.cta});
+  return std::move(source.text);
+}
+
+/// What the entry points of templates/ call of the walks that share a CTA.
+constexpr std::string_view kCalledOfHalf[] = {"enter_cta", "produce_in_cta", "attend_in_cta"};
+
+/// The walks that share a CTA, each in a namespace, so that their constants and modules may have the same names.
+std::string bodies_of(const std::array<KernelHalf, 2>& halves, int cuda_arch) {
+  constexpr const char* kNames[] = {"many", "few"};
+  std::string text;
+  int threads = 0;
+  for (std::size_t i = 0; i < halves.size(); ++i) {
+    const auto& [spec, layout] = halves[i];
+    KernelSource source{.spec = spec, .layout = layout, .variant = KernelVariant::whole, .is_half = true};
+    text += fmt::format("namespace {} {{\n", kNames[i]);
+    if (threads > 0) {
+      // Its producer's warp is the last one of the warpgroup that requests KV, in front of its own warpgroup.
+      const int workers = 32 * spec.warps;
+      text += fmt::format(
+          "// The threads of this walk, as it counts them. Those that request KV come last.\n"
+          "struct Thread {{\n  unsigned x;\n}};\n"
+          "__device__ __forceinline__ Thread thread_of_walk() {{\n"
+          "  const unsigned x = threadIdx.x;\n  return {{x < {1} ? x - {0} + {2} : x - {1}}};\n}}\n"
+          "#define threadIdx thread_of_walk()\n\n",
+          threads, threads + layout.threads - workers, workers);
+    }
+    text += remove_unreached(shorten(resolve_branches(body_of(source), cuda_arch)), kCalledOfHalf);
+    if (threads > 0) text += "#undef threadIdx\n";
+    text += fmt::format("}}  // namespace {}\n\n", kNames[i]);
+    threads += layout.threads;
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant) {
@@ -61,17 +101,30 @@ Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant) {
   if (variant == KernelVariant::stamped && spec.lse)
     return fail(ErrorCode::invalid_argument, "stamps go where the LSE would: emit the kernel without it");
   const KernelLayout layout = layout_of(spec);
+  const KernelFamily& family = *layout.family;
+  if (family.halves != nullptr && variant != KernelVariant::whole)
+    return fail(ErrorCode::unsupported, fmt::format("kernels of family {} have no such variant", family.name),
+                "Choose 4 or 8 warps.");
   EmittedKernel kernel{.spec = spec,
                        .source = header_comment(spec, layout),
                        .entry = kernel_name(spec),
                        .threads = layout.threads,
                        .shared_bytes = layout.shared_bytes};
   KernelSource source{.spec = spec, .layout = layout, .variant = variant};
-  for (const auto add_part : {add_constants, add_line, layout.family->add_modules, add_merge}) add_part(source);
-  const std::string_view entry = layout.family->entry;
-  source.add_text(with_entry_name(template_text(entry), kernel.entry));
   const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
-  kernel.source += remove_unreached(shorten(resolve_branches(source.text, cuda_arch)));
+  const std::string entry = with_entry_name(template_text(family.entry), kernel.entry);
+  if (family.halves != nullptr) {
+    add_arguments(source);
+    const std::string arguments = std::exchange(source.text, bodies_of(family.halves(spec), cuda_arch));
+    family.add_modules(source);
+    source.add_text(entry);
+    kernel.source += remove_unreached(shorten(resolve_branches(arguments, cuda_arch)), names_in(source.text));
+    kernel.source += source.text;
+  } else {
+    source.text = body_of(source);
+    source.add_text(entry);
+    kernel.source += remove_unreached(shorten(resolve_branches(source.text, cuda_arch)));
+  }
   return kernel;
 }
 

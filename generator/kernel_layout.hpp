@@ -98,6 +98,18 @@ struct KernelLayout {
   bool holds_results = false;
   /// Whether the warps write a whole output tile row by row, by way of shared memory (templates/merge/write_rows.cuh).
   bool writes_rows = false;
+
+  // Where a CTA has two walks (families/wgmma_mixed.cpp).
+  /// Of the layout of one walk: what it has of the CTA. few_tokens: up to how many query tokens the requests of the
+  /// other walk, or with takes_few its own, have; 0: there is no other one. The rest is what the other one has in
+  /// front: barriers, bytes of dynamic shared memory, and for each CTA tickets and floats of partials.
+  struct Share {
+    int few_tokens = 0;
+    bool takes_few = false;
+    int first_barrier = 0, shared_before = 0, tickets_before = 0, partials_before = 0;
+  } share;
+  /// Of the layout of both: floats of a partial of the second walk, which a CTA shares as many of as of its own.
+  int few_partial_floats = 0;
 };
 
 /// The layout of a spec whose group and warps are positive.

@@ -25,6 +25,7 @@ struct KernelSource {
   const KernelSpec& spec;
   const KernelLayout& layout;
   KernelVariant variant;
+  bool is_half = false;  ///< of a kernel that has in front what halves share
   std::string text = {};
 
   /// Modules of templates/. What each says of itself begins with "////" and its name.
@@ -47,6 +48,8 @@ std::string_view template_text(std::string_view module);
 /// their values.
 DType operand_type(const KernelSpec& spec);
 
+/// The modules that no constant changes.
+void add_arguments(KernelSource& source);
 /// The parts of a kernel beside its family's (families/family.hpp). Each adds its modules.
 void add_line(KernelSource& source);
 void add_merge(KernelSource& source);

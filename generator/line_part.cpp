@@ -6,12 +6,15 @@
 namespace leanattn {
 inline namespace v1 {
 
+void add_arguments(KernelSource& source) { source.add({"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh"}); }
+
 void add_line(KernelSource& source) {
   const KernelSpec& spec = source.spec;
   const KernelLayout& layout = source.layout;
   const Features& features = spec.features;
   const bool one_byte = has_one_byte_elements(features), selects = has_selection(features);
-  source.add({"kernel_args.cuh", "line/schedule.cuh", "shared_layout.cuh", "prelude.cuh"});
+  if (!source.is_half) add_arguments(source);
+  source.add({"prelude.cuh"});
   if (spec.dtype == DType::bf16) source.add({"attend/bf16.cuh"});
   if (spec.dtype == DType::fp16 || one_byte) source.add({"attend/fp16.cuh"});
   source.add({"line/rows.cuh"});

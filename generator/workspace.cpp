@@ -23,10 +23,14 @@ std::int64_t partial_slots(const KernelSpec& spec, std::int64_t grid, std::int64
 }
 
 WorkspaceLayout workspace_layout(const KernelSpec& spec, std::int64_t slots) {
+  const KernelLayout kernel = layout_of(spec);
+  // A second walk has a slot in each CTA behind those of the first one.
+  const std::int64_t few_slots = kernel.few_partial_floats > 0 ? slots / kernel.most_passes : 0;
   WorkspaceLayout layout;
   layout.tickets_offset = 0;
-  layout.partials_offset = round_up(slots * 4, 256);
-  layout.total_bytes = layout.partials_offset + round_up(slots * 2 * layout_of(spec).partial_floats * 4, 256);
+  layout.partials_offset = round_up((slots + few_slots) * 4, 256);
+  layout.total_bytes = layout.partials_offset +
+                       round_up((slots * kernel.partial_floats + few_slots * kernel.few_partial_floats) * 2 * 4, 256);
   return layout;
 }
 

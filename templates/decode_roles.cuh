@@ -21,8 +21,7 @@ __cluster_dims__(kConvertingCtas)
   if constexpr (kStamped) stamp(args, kStarted);
   const int length = first_length(args);
   __shared__ u32 part_sums[kParts];
-  unsigned char* const shared =
-      dynamic_shared + (-shared_address(dynamic_shared) & 1023);  // swizzle atoms start at multiples of 1024
+  unsigned char* const shared = walk_shared();
   Operands& operands = *(Operands*)shared;
   const KvRing ring = kv_ring(shared_address(shared) + (u32)sizeof(Operands));
   const u32 weighed = weighed_barriers();
@@ -37,7 +36,7 @@ __cluster_dims__(kConvertingCtas)
       init_ring(ring);
     }
     __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
+    asm volatile("bar.arrive %0, %1;" ::"n"(kFirstBarrier + 2), "n"(kThreads + 32) : "memory");
   }
   if constexpr (kConvertingCtas > 1) arrive_in_cluster();  // with barriers that the other CTA may use
   if (warp < kWarps) init_fix_up();
@@ -62,7 +61,7 @@ __cluster_dims__(kConvertingCtas)
   take_registers();
   if constexpr (kPdl) wait_for_previous_kernel();  // which may still write q, and read o and the workspace
   if (threadIdx.x == 0) found_segment(0) = {walk, any};
-  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the barriers are initialised
+  asm volatile("bar.sync %0, %1;" ::"n"(kFirstBarrier + 2), "n"(kThreads + 32) : "memory");  // the ring is initialised
   if constexpr (kConvertingCtas > 1) wait_for_cluster();
   RingPosition at;
   FixUp fix = {};

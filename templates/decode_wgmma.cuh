@@ -1,111 +1,14 @@
-// decode_wgmma.cuh -- the kernel. A producer streams KV through a ring. Warps 0 .. kWarps - 1 are the warpgroups:
-// they attend to its steps, merge their states, and write the result of a segment or hand it to the fix-up.
-// ---
-// The producer is one warp, or the warps that copy rows one by one, behind the warpgroups.
-
-constexpr int kMergeBytes = kHoldsResults ? 0 : lean_round_up(sizeof(MergeBuffer), kLeanAtomBytes);
-constexpr int kOperands = kColumnsAreSplit ? 1 : kWarpgroups;
-constexpr int kRingAndRowBytes = kStages * kStageBytes + kRowBufferBytes;
-static_assert(kMergeBytes + kOperands * sizeof(Operands) + kRingAndRowBytes + kLeanAtomBytes == kSharedBytes,
-              "host and device must agree on dynamic shared memory");
+// decode_wgmma.cuh -- the kernel.
 
 extern "C" __global__ void __launch_bounds__(kThreads + 32 * kProducerWarps, kCtasPerSm)
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap k_map,
                 const __grid_constant__ LeanTensorMap v_map) {
-  if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
-  if constexpr (kStamped) stamp(args, kStarted);
-  const int length = first_length(args);
-  __shared__ u32 part_sums[kParts];
-  unsigned char* const shared =
-      dynamic_shared + (-shared_address(dynamic_shared) & 1023);  // swizzle atoms start at multiples of 1024
-  MergeBuffer& buffer = *(MergeBuffer*)shared;
-  const KvRing ring = kv_ring(shared_address(shared) + kMergeBytes + kOperands * (u32)sizeof(Operands));
-  const int lane = threadIdx.x % 32;
   Walk walk;
-  if constexpr (kPdl) asm volatile("griddepcontrol.launch_dependents;");
-  const bool produces = threadIdx.x >= kThreads;
-  if (threadIdx.x / 32 == kWarps) {
-    if (lane == 0) {
-      if constexpr (!kGathers) prefetch_map(k_map), prefetch_map(v_map);
-      init_ring(ring);
-#if defined(LEAN_PASSES)
-      init_passes();
-#endif
-    }
-    __syncwarp();
-    asm volatile("bar.arrive 2, %0;" ::"n"(kThreads + 32) : "memory");
-  }
-  if (!produces) init_fix_up();
-  const bool any = start_walk(args, length, part_sums, walk);
-  if constexpr (kStamped) {
-    if (any) stamp(args, kPlaced);
-  }
-  if (produces) {
+  const bool any = enter_cta(args, k_map, v_map, walk);
+  if (threadIdx.x >= kThreads) {
     if constexpr (kConsumerRegisters > 0) hand_over_registers();
-#if defined(LEAN_PASSES)
-    if (threadIdx.x / 32 > kWarps + kPartProducers) return;
-    sync_producers();
-    if (threadIdx.x / 32 == kWarps + kPartProducers) return find_passes(args, walk);
-#else
-    if constexpr (kGathers || kPartProducers > 1) sync_producers();
-#endif
-    if constexpr (kStamped) {
-      if (any) stamp(args, kRequested, kThreads);
-    }
-    if (any && (kGathers || threadIdx.x / 32 < kWarps + kPartProducers)) produce(args, k_map, v_map, ring, walk);
-    return;
+    return produce_in_cta(args, k_map, v_map, any, walk);
   }
-
   if constexpr (kConsumerRegisters > 0) take_registers();
-  // The shuffle tells the compiler that `warp` is uniform.
-  const int warp = __shfl_sync(kFullMask, threadIdx.x / 32, 0), warpgroup = warp / 4;
-  Operands& operands = ((Operands*)(shared + kMergeBytes))[kColumnsAreSplit ? 0 : warpgroup];
-  Query q;
-  StepOrder order;
-  if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
-#if defined(LEAN_APPENDS_TO_STAGE)
-  if (any) order.fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
-#endif
-  if (any) load_query(args, walk.segment, q);
-  if (threadIdx.x == 0) found_segment(0) = {walk, any};
-  asm volatile("bar.sync 2, %0;" ::"n"(kThreads + 32) : "memory");  // the ring is initialised
-#if defined(LEAN_GROUP)
-  if (!take_segment(0, walk)) return take_part_without_range(args);
-  join_group(args);
-#else
-  if (!take_segment(0, walk)) return;  // there are more CTAs than tile positions
-#endif
-  FixUp fix = {};
-#pragma unroll 1
-  for (bool more = true; more;) {
-    const Walk here = walk;
-    const bool whole = is_whole(here.segment);
-    store_query(args, here.segment, operands, q);
-    if (!whole) plan_fix_up(args, here, fix);  // while the first KV is on its way
-    Attention attention;
-    clear(attention);
-    if constexpr (kColumnsAreSplit) {
-      sync_workers();  // q is in place
-    } else {
-      sync_warpgroup(warpgroup);
-    }
-    attend_segment(args, here.segment, ring, order, operands, attention, warpgroup);
-    if constexpr (kStamped) stamp(args, kStreamed);
-    if (!whole) begin_fix_up(args, here, fix);
-    reduce_sums(attention, operands, warpgroup);
-    more = next_segment(args, walk);
-    share_state(buffer, attention);
-    // The next query, and with it new rows, is loaded before the fix-up, which is all latency, and where the state
-    // leaves the registers, after that.
-#if defined(LEAN_APPENDS_TO_STAGE)
-    if (more) order.fresh = load_new_chunk(args, walk.segment, threadIdx.x % 128);
-#endif
-    if (more) load_query(args, walk.segment, q);
-    if constexpr (kStamped) stamp(args, kGathered);
-    finish_segment(args, here, whole, fix, results_of(buffer, attention, whole));
-    if constexpr (kStamped) stamp(args, kFinished);
-  }
-  end_fix_up(args);
-  if constexpr (kRanks > 1) receive_columns(args);
-  if constexpr (kStamped) stamp(args, kDone);
+  attend_in_cta(args, any, walk);
 }

@@ -33,7 +33,15 @@ LEAN_DEVICE void sync_workers() {
   if constexpr (kProducerWarps == 0) {
     __syncthreads();
   } else {
-    asm volatile("bar.sync 1, %0;" ::"n"(kWarps * 32) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"n"(kFirstBarrier + 1), "n"(kWarps * 32) : "memory");
+  }
+}
+// A barrier of all threads that serve this walk.
+LEAN_DEVICE void sync_walkers() {
+  if constexpr (kFewTokens == 0) {
+    __syncthreads();
+  } else {
+    asm volatile("bar.sync %0, %1;" ::"n"(kFirstBarrier), "n"((kWarps + kProducerWarps) * 32) : "memory");
   }
 }
 

@@ -2,6 +2,7 @@
 // thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -24,6 +25,12 @@ struct SearchedLoad {
 struct DefaultDepth {
   int warps, ctas_per_sm, stages;
   int warp_tokens = 16;  ///< which leaves registers for the accumulators
+};
+
+/// One of two walks that share a CTA: a kernel of its own but for what the CTA has once.
+struct KernelHalf {
+  KernelSpec spec;
+  KernelLayout layout;
 };
 
 struct KernelFamily {
@@ -53,7 +60,10 @@ struct KernelFamily {
   /// Adds the constants of its own that belong to a group of them.
   void (*add_constants)(KernelSource& source, ConstantGroup group);
   std::string_view result_columns = {};  ///< the module that says where held results lie; empty: it holds none
+  std::string_view cta = {};             ///< the module with what a CTA's warps do; empty: the entry point says it
   std::string_view entry;                ///< the module with the entry point
+  /// The walks of which its kernels consist, which have all modules but the entry point's. Null: one, its own.
+  std::array<KernelHalf, 2> (*halves)(const KernelSpec& spec) = nullptr;
 
   /// The depths of default configurations for the problem, the best first.
   std::span<const DefaultDepth> (*default_depths)(const KernelSpec& base);
@@ -63,7 +73,7 @@ struct KernelFamily {
   int (*least_registers)(const KernelSpec& spec, const KernelLayout& layout);
 };
 
-extern const KernelFamily kMma, kVector, kWgmmaPrefill, kWgmmaRoles, kWgmmaRows, kWgmmaTokens;
+extern const KernelFamily kMma, kVector, kWgmmaMixed, kWgmmaPrefill, kWgmmaRoles, kWgmmaRows, kWgmmaTokens;
 
 /// All families. Of those that take a spec, the first one has it.
 std::span<const KernelFamily* const> families();

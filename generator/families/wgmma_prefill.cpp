@@ -94,6 +94,7 @@ constinit const KernelFamily kWgmmaPrefill{
     .add_modules = wgmma_prefill::add_modules,
     .add_constants = add_constants_of_warpgroups,
     .result_columns = "merge/row_columns.cuh",
+    .cta = "cta_wgmma.cuh",
     .entry = "decode_wgmma.cuh",
     .default_depths = wgmma_prefill::default_depths,
     .typical_registers = [](const KernelSpec&, const KernelLayout&) { return 168; },

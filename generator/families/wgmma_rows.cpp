@@ -70,6 +70,7 @@ constinit const KernelFamily kWgmmaRows{
     .add_modules = wgmma_rows::add_modules,
     .add_constants = add_constants_of_warpgroups,
     .result_columns = "merge/row_columns.cuh",
+    .cta = "cta_wgmma.cuh",
     .entry = "decode_wgmma.cuh",
     .default_depths = [](const KernelSpec&) -> std::span<const DefaultDepth> { return kEightOrFourWarps; },
     .typical_registers = [](const KernelSpec&, const KernelLayout&) { return 168; },

@@ -92,6 +92,7 @@ constinit const KernelFamily kWgmmaTokens{
     .add_modules = wgmma_tokens::add_modules,
     .add_constants = add_constants_of_warpgroups,
     .result_columns = "merge/token_columns.cuh",
+    .cta = "cta_wgmma.cuh",
     .entry = "decode_wgmma.cuh",
     .default_depths = wgmma_tokens::default_depths,
     .typical_registers = wgmma_tokens::typical_registers,

@@ -6,8 +6,10 @@
 // understand it leaves as it is.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace leanattn {
 inline namespace v1 {
@@ -22,9 +24,13 @@ std::string resolve_branches(std::string_view source, int cuda_arch);
 /// after resolve_branches, which leaves such functions.
 std::string shorten(std::string_view source);
 
-/// Removes the declarations of namespace scope that no `extern "C"` function reaches, with the comments right above
-/// them, and the modules of which nothing is left. A module begins with a comment line that starts with "////".
-std::string remove_unreached(std::string_view source);
+/// Removes the declarations of namespace scope that no `extern "C"` function and none of `roots` reaches, with the
+/// comments right above them, and the modules of which nothing is left. A module begins with a comment line that starts
+/// with "////".
+std::string remove_unreached(std::string_view source, std::span<const std::string_view> roots = {});
+
+/// The names in `source`, as often as it has them. Views into it.
+std::vector<std::string_view> names_in(std::string_view source);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -10,6 +10,18 @@
 
 namespace leanattn {
 inline namespace v1 {
+
+std::vector<std::string_view> names_in(std::string_view code) {
+  std::vector<std::string_view> names;
+  for (std::size_t at = 0; at < code.size();) {
+    const bool name = prune::begins_name(code[at]);
+    const std::size_t next = name ? prune::name_end(code, at) : prune::token_end(code, at);
+    if (name) names.push_back(code.substr(at, next - at));
+    at = !name && code[at] >= '0' && code[at] <= '9' ? prune::name_end(code, at) : next;
+  }
+  return names;
+}
+
 namespace prune {
 namespace {
 
@@ -100,17 +112,6 @@ std::size_t item_end(std::string_view text, std::size_t at) {
   return std::min(line_end(text, at) + 1, text.size());
 }
 
-std::vector<std::string_view> names_in(std::string_view code) {
-  std::vector<std::string_view> names;
-  for (std::size_t at = 0; at < code.size();) {
-    const bool name = begins_name(code[at]);
-    const std::size_t next = name ? name_end(code, at) : token_end(code, at);
-    if (name) names.push_back(code.substr(at, next - at));
-    at = !name && code[at] >= '0' && code[at] <= '9' ? name_end(code, at) : next;
-  }
-  return names;
-}
-
 std::vector<Item> items_of(std::string_view text) {
   std::vector<Item> items;
   std::size_t at = 0;
@@ -145,7 +146,7 @@ std::vector<Item> items_of(std::string_view text) {
 }  // namespace
 }  // namespace prune
 
-std::string remove_unreached(std::string_view source) {
+std::string remove_unreached(std::string_view source, std::span<const std::string_view> roots) {
   std::vector<prune::Item> items = prune::items_of(source);
   std::unordered_map<std::string_view, std::vector<std::size_t>> declared_by;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -157,7 +158,8 @@ std::string remove_unreached(std::string_view source) {
     items[i].kept = true;
   };
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].is_root) keep(i);
+    const auto is_named = [&](std::string_view root) { return std::ranges::count(items[i].declares, root) > 0; };
+    if (items[i].is_root || std::ranges::any_of(roots, is_named)) keep(i);
   }
   const auto declarations = [&](std::string_view name) -> const std::vector<std::size_t>& {
     static const std::vector<std::size_t> none;

@@ -173,7 +173,7 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     }
   }
   // The driver copies the parameters before it returns; kernels of other load paths have the first only.
-  void* params[] = {&filled, &maps.k, &maps.v};
+  void* params[] = {&filled, &maps.k, &maps.v, &maps.few_k, &maps.few_v};
   const CUresult status = (*api)->cuLaunchKernelEx(&config, function_, params, nullptr);
   if (status == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) [[unlikely]] {
     return fail(ErrorCode::launch_failed,

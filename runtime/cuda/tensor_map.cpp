@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "generator/kernel_layout.hpp"
+#include "generator/families/family.hpp"
 #include "runtime/cuda/driver.hpp"
 
 namespace leanattn {
@@ -15,11 +15,9 @@ namespace {
 constexpr int kPanelDims = 64;  // 128 bytes, the widest swizzle
 constexpr std::int64_t kElementBytes = 2;
 
-}  // namespace
-
-Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion) {
-  const KernelLayout layout = layout_of(spec);
-  if (layout.gathers_rows) return KvTensorMaps{};  // nobody reads them
+/// Those of one walk.
+Result<void> encode_walk(const KernelSpec& spec, const KernelLayout& layout, const LeanDecodeArgs& args,
+                         int l2_promotion, CUtensorMap& k_map, CUtensorMap& v_map) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const bool paged = spec.features.page_size > 0;
@@ -58,7 +56,6 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
                                        promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
         "cuTensorMapEncodeTiled", ErrorCode::launch_failed);
   };
-  KvTensorMaps maps;
   // A latent stage of two parts has those of the first half of V, and all others.
   const bool in_parts = spec.features.latent && layout.stage_parts > 1;
   const int dims = spec.head_dim, first = in_parts ? value_dim(spec) / 2 : dims;
@@ -66,8 +63,25 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   const Operand others = {args.k, dims, dims - first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};
   const int v_dims = value_dim(spec);
   const Operand v = {args.v, v_dims, v_dims, args.v_stride_token, args.v_stride_head, args.v_stride_batch};
-  if (auto ok = encode(maps.k, k); !ok) return tl::unexpected(ok.error());
-  if (auto ok = encode(maps.v, in_parts ? others : v); !ok) return tl::unexpected(ok.error());
+  if (auto ok = encode(k_map, k); !ok) return ok;
+  return encode(v_map, in_parts ? others : v);
+}
+
+}  // namespace
+
+Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion) {
+  const KernelLayout layout = layout_of(spec);
+  KvTensorMaps maps{};
+  if (layout.gathers_rows) return maps;  // nobody reads them
+  Result<void> done;
+  if (layout.family->halves == nullptr) {
+    done = encode_walk(spec, layout, args, l2_promotion, maps.k, maps.v);
+  } else {
+    const auto [many, few] = layout.family->halves(spec);
+    done = encode_walk(many.spec, many.layout, args, l2_promotion, maps.k, maps.v);
+    if (done) done = encode_walk(few.spec, few.layout, args, l2_promotion, maps.few_k, maps.few_v);
+  }
+  if (!done) return tl::unexpected(done.error());
   return maps;
 }
 

@@ -9,9 +9,10 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// The two kernel parameters that follow LeanDecodeArgs in a kernel of load path `tensor`.
+/// The kernel parameters that follow LeanDecodeArgs in a kernel of load path `tensor`: two or, where a CTA has two walks
+/// (KernelFamily::halves), four.
 struct KvTensorMaps {
-  CUtensorMap k, v;
+  CUtensorMap k, v, few_k, few_v;
 };
 
 /// The maps for the K and V of `args`, whose memory is not read. They have five dimensions (64 dims, tokens up to the

@@ -95,14 +95,15 @@ std::int64_t ragged_grid(const DecodeStep& step, const KernelSpec& spec) {
 }
 
 int segment_cost(const DecodeStep& step, const KernelSpec& spec) {
-  if (layout_of(spec).family == &kWgmmaPrefill && has_prefill(spec.features)) {
+  const KernelFamily& family = *layout_of(spec).family;
+  if ((&family == &kWgmmaPrefill || &family == &kWgmmaMixed) && has_prefill(spec.features)) {
     // On an H200, 128 tokens of 128 + 128 columns take 1.7 us, and a segment more takes 5 us.
     constexpr double kElementUs = 1.7 / (128 * 256), kPrefillSegmentUs = 5;
     return static_cast<int>(
         std::lround(kPrefillSegmentUs / (kElementUs * spec.tile * (spec.head_dim + value_dim(spec)))));
   }
   if (!step.ragged() || spec.features.batch_invariant) return 0;  // all of its segments are equally long
-  if (layout_of(spec).family == &kWgmmaRoles) {
+  if (&family == &kWgmmaRoles) {
     // Attending takes longer than memory does. On an H100, 64 tokens take 1.9 us, and a segment more takes 5.8 us.
     constexpr double kTokenUs = 1.9 / 64, kRolesSegmentUs = 5.8;
     return static_cast<int>(std::lround(kRolesSegmentUs / (kTokenUs * spec.tile)));

@@ -5,6 +5,11 @@
 // The generator writes them, because their text names N / 2 results.
 
 extern __shared__ unsigned char dynamic_shared[];
+// Where that of this walk begins: swizzle atoms start at multiples of 1024.
+LEAN_DEVICE unsigned char* walk_shared() {
+  if constexpr (kFewTokens > 0) return dynamic_shared + kSharedBefore + (-shared_address(dynamic_shared) & 1023);
+  return dynamic_shared + (-shared_address(dynamic_shared) & 1023);
+}
 
 constexpr int kWarpgroups = kWarps / 4;
 constexpr bool kAllTakeSteps = kRowsAreSplit || kColumnsAreSplit;             // otherwise warpgroups take steps in turn
@@ -72,4 +77,6 @@ LEAN_DEVICE void wgmma_end(Accumulators& accumulators) {
 LEAN_DEVICE void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Barrier 1 is sync_workers', and barrier 2 that of the ring's start.
-LEAN_DEVICE void sync_warpgroup(int warpgroup) { asm volatile("bar.sync %0, 128;" ::"r"(warpgroup + 3) : "memory"); }
+LEAN_DEVICE void sync_warpgroup(int warpgroup) {
+  asm volatile("bar.sync %0, 128;" ::"r"(kFirstBarrier + 3 + warpgroup) : "memory");
+}

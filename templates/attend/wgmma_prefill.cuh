@@ -52,8 +52,12 @@ LEAN_DEVICE void store_query(const LeanDecodeArgs& args, const Segment& s, Opera
 
 // Warpgroups take turns at issuing, the first one first, in all output tiles where both have rows: then one of them
 // makes its weights while the matrix unit works for the other one. A turn begins when the other one's has ended.
-LEAN_DEVICE void begin_turn(int warpgroup) { asm volatile("bar.sync %0, 256;" ::"r"(warpgroup + 5) : "memory"); }
-LEAN_DEVICE void end_turn(int warpgroup) { asm volatile("bar.arrive %0, 256;" ::"r"((warpgroup ^ 1) + 5) : "memory"); }
+LEAN_DEVICE void begin_turn(int warpgroup) {
+  asm volatile("bar.sync %0, 256;" ::"r"(kFirstBarrier + 5 + warpgroup) : "memory");
+}
+LEAN_DEVICE void end_turn(int warpgroup) {
+  asm volatile("bar.arrive %0, 256;" ::"r"(kFirstBarrier + 5 + (warpgroup ^ 1)) : "memory");
+}
 static_assert(kWarpgroups == 2, "turns alternate");
 
 // Issues S = Q K^T of the step at `at`, as one group of instructions.

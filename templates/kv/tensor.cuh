@@ -222,7 +222,7 @@ LEAN_DEVICE bool produces_part(int part) { return (int)threadIdx.x / 32 == kWarp
 // A barrier of the producer's warps, behind which the ring is initialised.
 LEAN_DEVICE void sync_producers() {
   constexpr int kWarpsHere = kGathers ? kGatherWarps : kPartProducers + (kMostPasses > 1 ? 1 : 0);
-  asm volatile("bar.sync 7, %0;" ::"n"(kWarpsHere * 32) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(kFirstBarrier + 7), "n"(kWarpsHere * 32) : "memory");
 }
 
 // Waits until all of the stage at hand is free.

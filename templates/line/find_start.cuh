@@ -129,7 +129,7 @@ __device__ __noinline__ Start find_start_together(const Batch batch, u32* part_s
       if (lane == 0 && part + i * kCtaWarps < parts) part_sums[part + i * kCtaWarps] = all;
     }
   }
-  __syncthreads();
+  sync_walkers();
   const u32 mine = lane < parts ? part_sums[lane] : 0u, upto = warp_inclusive_sum(mine, lane),
             line = __shfl_sync(kFullMask, upto, 31) * batch.outputs, position = batch.begin_of_range(line);
   const int part = min(__popc(__ballot_sync(kFullMask, upto * batch.outputs <= position)), parts - 1);

@@ -24,8 +24,10 @@ struct QueryTokens {
 
 LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
   if constexpr (!kRaggedQ) return {request * kQLen, kQLen};
-  const int first = q_offsets[request];
-  return {first, min(max(q_offsets[request + 1] - first, 0), kQLen)};
+  const int first = q_offsets[request], count = max(q_offsets[request + 1] - first, 0);
+  // Where two walks share a CTA, one has the requests with few query tokens, and the other one all others.
+  if (kFewTokens > 0 && (count <= kFewTokens) != kTakesFew) return {first, 0};
+  return {first, min(count, kQLen)};
 }
 
 // With a second cache, the list of a query token goes on with the blocks of that cache. How many tokens of it the query

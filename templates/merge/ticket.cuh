@@ -44,7 +44,7 @@ LEAN_DEVICE u32 group_slot(const FixUp& f, u32 group) { return f.c.first_slot + 
 
 // The counter that this CTA draws its first ticket from.
 LEAN_DEVICE u32* first_counter(const LeanDecodeArgs& args, const FixUp& f) {
-  return args.tickets + (f.groups > 1 ? group_slot(f, f.group) : f.c.first_slot);
+  return ticket_counter(args, f.groups > 1 ? group_slot(f, f.group) : f.c.first_slot);
 }
 
 LEAN_DEVICE void init_fix_up() {}
@@ -161,7 +161,7 @@ LEAN_DEVICE void finish_fix_up(const LeanDecodeArgs& args, const Walk& walk, Fix
   Pieces pieces = {partial_at(args, first, f.group == 0 ? 1 : 0), partial_at(args, first, 0), f.members};
   if (f.groups > 1) {
     // The first phase makes one partial of the group.
-    if (threadIdx.x == 0) f.ticket = draw_ticket(args.tickets + f.c.first_slot, f.groups);
+    if (threadIdx.x == 0) f.ticket = draw_ticket(ticket_counter(args, f.c.first_slot), f.groups);
     merge_all(args, pieces, [&](int column, const RowState& state, const float4& o) {
       store_partial(partial_at(args, group_slot(f, f.group), 1), column, state, o);
     });

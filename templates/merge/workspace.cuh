@@ -37,7 +37,13 @@ LEAN_DEVICE Contributors contributors_of(const LeanDecodeArgs& args, const Walk&
 // A slot has room for two partials, because a CTA shares two output tiles at most: 1 is of the tile that it is the
 // first contributor of, 0 of the one that it begins inside of.
 LEAN_DEVICE float* partial_at(const LeanDecodeArgs& args, u32 slot, u32 which) {
+  if constexpr (kFewTokens > 0)  // in front are those of the other walk
+    return args.partials + (u64)gridDim.x * kPartialsBefore + (u64)(2 * slot + which) * kPartialFloats;
   return args.partials + (u64)(2 * slot + which) * kPartialFloats;
+}
+LEAN_DEVICE u32* ticket_counter(const LeanDecodeArgs& args, u32 slot) {
+  if constexpr (kFewTokens > 0) return args.tickets + gridDim.x * kTicketsBefore + slot;
+  return args.tickets + slot;
 }
 LEAN_DEVICE float* own_partial(const LeanDecodeArgs& args, const Contributors& c) {
   return partial_at(args, c.first_slot + c.mine, c.mine == 0 ? 1 : 0);

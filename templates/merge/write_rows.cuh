@@ -9,8 +9,7 @@ static_assert(64 * kHeldRowBytes <= kHeldBytes, "the warps have the place of q")
 
 // Where this warp's rows lie in shared memory. Of row r, piece p lies at p ^ r % 8, which keeps banks apart.
 LEAN_DEVICE u32 held_rows() {
-  return lean_round_up((int)shared_address(dynamic_shared), kLeanAtomBytes) + threadIdx.x / 128 * kHeldBytes +
-         threadIdx.x / 32 % 4 * 16 * kHeldRowBytes;
+  return shared_address(walk_shared()) + threadIdx.x / 128 * kHeldBytes + threadIdx.x / 32 % 4 * 16 * kHeldRowBytes;
 }
 
 // To be called by all workers, when no matrix instruction is under way.

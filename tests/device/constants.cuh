@@ -3,7 +3,9 @@
 // otherwise in a namespace of its own, in front of the modules.
 constexpr int kHeadDim = 128, kValueDim = 128, kGroup = 1, kQLen = 1, kRowBlocks = 1, kRowBlocksInStep = 1;
 constexpr unsigned kTilePositions = 1, kLightTilePositions = 1;
-constexpr int kMostPasses = 1;
+constexpr int kMostPasses = 1, kFewTokens = 0, kFirstBarrier = 0, kSharedBefore = 0;
+constexpr unsigned kTicketsBefore = 0, kPartialsBefore = 0;
+constexpr bool kTakesFew = false;
 constexpr bool kLatent = false, kLse = false, kPdl = false;
 
 constexpr int kTile = 64, kStepTokens = 64, kWarps = 1, kProducerWarps = 0, kStages = 2, kStageParts = 1,

@@ -16,11 +16,13 @@ namespace {
 std::vector<KernelSpec> many_specs() {
   std::vector<KernelSpec> specs;
   for (const LoadPath load : kLoadPaths) {
-    for (const int warps : {4, 8}) {
+    for (const int warps : {4, 8, 12}) {
       for (const int group : {1, 4, 16, 17, 33, 128}) {
         KernelSpec spec{.group = group, .load = load, .warps = warps, .stages = loads_to_registers(load) ? 1 : 2};
         specs.push_back(spec);
         spec.head_dim = 256;
+        specs.push_back(spec);
+        spec.features = {.q_len = 1024, .ragged_q = true};
         specs.push_back(spec);
         spec.head_dim = 576, spec.features = {.page_size = 64, .v_head_dim = 512, .latent = true};
         specs.push_back(spec);
@@ -72,6 +74,7 @@ TEST(Families, QueryRowsAndWarpsDecideBetweenThoseOfLoadPathTensor) {
   EXPECT_EQ(family(64, 8, 128, false), &kWgmmaRows);
   EXPECT_EQ(family(65, 8, 128, false), &kWgmmaPrefill);
   EXPECT_EQ(family(128, 8, 256, false), &kWgmmaPrefill) << "also with wide heads";
+  EXPECT_EQ(family(65, 12, 128, false), &kWgmmaRows) << "two walks are for requests that differ";
   EXPECT_EQ(family(65, 4, 128, false), &kWgmmaRows) << "one warpgroup has 64 rows";
   EXPECT_EQ(family(128, 4, 256, false), &kWgmmaTokens) << "rows of wide heads do not fit";
   EXPECT_EQ(family(16, 8, 576, true), &kWgmmaTokens);

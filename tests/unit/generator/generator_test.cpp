@@ -251,7 +251,7 @@ TEST(Generator, WorkersTakeTheSegmentThatOneThreadHasFound) {
     const auto emitted = emit(spec);
     ASSERT_TRUE(emitted) << emitted.error().message;
     const auto told = emitted->source.find("found_segment(0) = {walk, any};"),
-               barrier = emitted->source.find("\"bar.sync 2, ", told), taken = emitted->source.find(take, barrier);
+               barrier = emitted->source.find("(kFirstBarrier + 2)", told), taken = emitted->source.find(take, barrier);
     ASSERT_NE(told, std::string::npos) << kernel_name(spec);
     ASSERT_NE(barrier, std::string::npos) << kernel_name(spec);
     EXPECT_NE(taken, std::string::npos) << kernel_name(spec);
@@ -286,13 +286,13 @@ TEST(Generator, PlainDenseKernelsHaveFewerThan1210LinesOfCode) {
   }
 }
 
-TEST(Generator, TheDefaultKernelsOfLlama3HaveFewerThan1640LinesWithComments) {
+TEST(Generator, TheDefaultKernelsOfLlama3HaveFewerThan1670LinesWithComments) {
   KernelSpec spec{
       .arch = {9, 0, true}, .head_dim = 128, .group = 4, .load = LoadPath::tensor, .stages = 3, .ctas_per_sm = 2};
   for (const int page_size : {0, 16}) {
     spec.features.page_size = page_size;
     const std::string source = emit(spec)->source;
-    EXPECT_LT(std::count(source.begin(), source.end(), '\n'), 1640) << kernel_name(spec);
+    EXPECT_LT(std::count(source.begin(), source.end(), '\n'), 1670) << kernel_name(spec);
     EXPECT_EQ(source.find("tree_mask"), std::string::npos) << "arguments of features are not spelled out";
   }
 }
