@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cache/cubin/cubin_db.hpp"
-#include "generator/kernel_layout.hpp"
+#include "generator/families/family.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/load_cubin.hpp"
@@ -70,7 +70,8 @@ Result<void> LoadedKernel::bind_to_current_context() {
   if (!api) return tl::unexpected(api.error());
   const KernelLayout layout = layout_of(spec_);
   ctas_of_range_ = layout.row_blocks_in_step;
-  if (spec_.load == LoadPath::tensor && !layout.gathers_rows) maps_ = std::make_unique<TensorMapCache>();
+  if (spec_.load == LoadPath::tensor && !layout.gathers_rows)
+    maps_ = std::make_unique<TensorMapCache>(layout.family->halves == nullptr ? 1 : 2);
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
   const auto carve_out = loads_to_registers(spec_.load) ? CarveOut::automatic : CarveOut::largest_shared;
@@ -173,7 +174,7 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     }
   }
   // The driver copies the parameters before it returns; kernels of other load paths have the first only.
-  void* params[] = {&filled, &maps.k, &maps.v, &maps.few_k, &maps.few_v};
+  void* params[] = {&filled, &maps.walks[0].k, &maps.walks[0].v, &maps.walks[1].k, &maps.walks[1].v};
   const CUresult status = (*api)->cuLaunchKernelEx(&config, function_, params, nullptr);
   if (status == CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE) [[unlikely]] {
     return fail(ErrorCode::launch_failed,

@@ -17,7 +17,7 @@ constexpr std::int64_t kElementBytes = 2;
 
 /// Those of one walk.
 Result<void> encode_walk(const KernelSpec& spec, const KernelLayout& layout, const LeanDecodeArgs& args,
-                         int l2_promotion, CUtensorMap& k_map, CUtensorMap& v_map) {
+                         int l2_promotion, KvTensorMaps::OfWalk& maps) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   const bool paged = spec.features.page_size > 0;
@@ -63,8 +63,8 @@ Result<void> encode_walk(const KernelSpec& spec, const KernelLayout& layout, con
   const Operand others = {args.k, dims, dims - first, args.k_stride_token, args.k_stride_head, args.k_stride_batch};
   const int v_dims = value_dim(spec);
   const Operand v = {args.v, v_dims, v_dims, args.v_stride_token, args.v_stride_head, args.v_stride_batch};
-  if (auto ok = encode(k_map, k); !ok) return ok;
-  return encode(v_map, in_parts ? others : v);
+  if (auto ok = encode(maps.k, k); !ok) return ok;
+  return encode(maps.v, in_parts ? others : v);
 }
 
 }  // namespace
@@ -75,11 +75,11 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   if (layout.gathers_rows) return maps;  // nobody reads them
   Result<void> done;
   if (layout.family->halves == nullptr) {
-    done = encode_walk(spec, layout, args, l2_promotion, maps.k, maps.v);
+    done = encode_walk(spec, layout, args, l2_promotion, maps.walks[0]);
   } else {
-    const auto [many, few] = layout.family->halves(spec);
-    done = encode_walk(many.spec, many.layout, args, l2_promotion, maps.k, maps.v);
-    if (done) done = encode_walk(few.spec, few.layout, args, l2_promotion, maps.few_k, maps.few_v);
+    const auto halves = layout.family->halves(spec);
+    for (std::size_t i = 0; i < halves.size() && done; ++i)
+      done = encode_walk(halves[i].spec, halves[i].layout, args, l2_promotion, maps.walks[i]);
   }
   if (!done) return tl::unexpected(done.error());
   return maps;

@@ -4,15 +4,20 @@
 
 #include <cuda.h>
 
+#include <array>
+
 #include "runtime/cuda/loaded_kernel.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 
-/// The kernel parameters that follow LeanDecodeArgs in a kernel of load path `tensor`: two or, where a CTA has two walks
-/// (KernelFamily::halves), four.
+/// The kernel parameters that follow LeanDecodeArgs in a kernel of load path `tensor`: those of its walk or, where a
+/// CTA has two (KernelFamily::halves), of both.
 struct KvTensorMaps {
-  CUtensorMap k, v, few_k, few_v;
+  struct OfWalk {
+    CUtensorMap k, v;
+  };
+  std::array<OfWalk, 2> walks;
 };
 
 /// The maps for the K and V of `args`, whose memory is not read. They have five dimensions (64 dims, tokens up to the

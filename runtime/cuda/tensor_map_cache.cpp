@@ -41,9 +41,11 @@ bool TensorMapCache::find(const TensorMapKey& key, KvTensorMaps& maps) const noe
     const Entry& entry = set[way];
     const std::uint64_t before = entry.sequence.load(std::memory_order_acquire);
     if (before == 0 || before % 2 != 0 || !entry.holds(key)) continue;
-    for (std::size_t i = 0; i < kMapWords; ++i) {
-      maps.k.opaque[i] = entry.k[i].load(std::memory_order_acquire);
-      maps.v.opaque[i] = entry.v[i].load(std::memory_order_acquire);
+    for (std::size_t walk = 0; walk < walks_; ++walk) {
+      for (std::size_t i = 0; i < kMapWords; ++i) {
+        maps.walks[walk].k.opaque[i] = entry.walks[walk].k[i].load(std::memory_order_acquire);
+        maps.walks[walk].v.opaque[i] = entry.walks[walk].v[i].load(std::memory_order_acquire);
+      }
     }
     if (entry.sequence.load(std::memory_order_relaxed) == before) return true;
   }
@@ -62,9 +64,11 @@ void TensorMapCache::insert(const TensorMapKey& key, const KvTensorMaps& maps) n
   std::uint64_t before = entry.sequence.load(std::memory_order_relaxed);
   if (before % 2 != 0 || !entry.sequence.compare_exchange_strong(before, before + 1, std::memory_order_acq_rel)) return;
   for (std::size_t i = 0; i < key.words.size(); ++i) entry.key[i].store(key.words[i], std::memory_order_release);
-  for (std::size_t i = 0; i < kMapWords; ++i) {
-    entry.k[i].store(maps.k.opaque[i], std::memory_order_release);
-    entry.v[i].store(maps.v.opaque[i], std::memory_order_release);
+  for (std::size_t walk = 0; walk < walks_; ++walk) {
+    for (std::size_t i = 0; i < kMapWords; ++i) {
+      entry.walks[walk].k[i].store(maps.walks[walk].k.opaque[i], std::memory_order_release);
+      entry.walks[walk].v[i].store(maps.walks[walk].v.opaque[i], std::memory_order_release);
+    }
   }
   entry.sequence.store(before + 2, std::memory_order_release);
 }

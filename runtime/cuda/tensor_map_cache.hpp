@@ -23,8 +23,9 @@ TensorMapKey tensor_map_key(const LeanDecodeArgs& args, int l2_promotion) noexce
 /// PlanCache. Each entry is a seqlock: readers never write, and of two writers one gives up.
 class TensorMapCache {
  public:
-  static constexpr std::size_t kSets = 64, kWays = 4;  ///< a power of two; 96 kB together
-  TensorMapCache() : entries_(kSets * kWays) {}
+  static constexpr std::size_t kSets = 64, kWays = 4;  ///< a power of two; 160 kB together
+  /// walks: how many of a KvTensorMaps' the kernel has.
+  explicit TensorMapCache(std::size_t walks = 1) : walks_(walks), entries_(kSets * kWays) {}
 
   /// False when there is no such entry, and then `maps` has no meaning.
   bool find(const TensorMapKey& key, KvTensorMaps& maps) const noexcept;
@@ -35,11 +36,15 @@ class TensorMapCache {
   struct alignas(64) Entry {
     std::atomic<std::uint64_t> sequence{0};  ///< odd while being written; 0: empty
     std::array<std::atomic<std::uint64_t>, std::tuple_size_v<decltype(TensorMapKey::words)>> key{};
-    std::array<std::atomic<std::uint64_t>, kMapWords> k{}, v{};
+    struct OfWalk {
+      std::array<std::atomic<std::uint64_t>, kMapWords> k{}, v{};
+    };
+    std::array<OfWalk, 2> walks{};
 
     bool holds(const TensorMapKey& wanted) const noexcept;
   };
 
+  std::size_t walks_;
   std::vector<Entry> entries_;
 };
 

@@ -5,7 +5,11 @@ struct MergeBuffer {};
 
 LEAN_DEVICE void share_state(MergeBuffer&, const Attention&) {}
 LEAN_DEVICE const Results& results_of(MergeBuffer&, const Attention& a, bool whole) {
-  if (!kRowsAreSplit || !whole) sync_workers();  // all are done with the fix-up before
+  if constexpr (kRowsAreSplit) {
+    // A warp writes its results where others of its warpgroup have q, which theirs may not have read yet.
+    if (whole) return sync_held(), a;
+  }
+  sync_workers();  // all are done with the fix-up before
   return a;
 }
 

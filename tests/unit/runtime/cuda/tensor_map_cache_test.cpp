@@ -23,14 +23,20 @@ LeanDecodeArgs launch_of(std::uintptr_t layer) {
 
 KvTensorMaps maps_of(std::uintptr_t layer) {
   KvTensorMaps maps{};
-  for (std::size_t i = 0; i < std::size(maps.k.opaque); ++i) maps.k.opaque[i] = layer, maps.v.opaque[i] = ~layer;
+  for (std::size_t walk = 0; walk < maps.walks.size(); ++walk) {
+    auto& [k, v] = maps.walks[walk];
+    for (std::size_t i = 0; i < std::size(k.opaque); ++i) k.opaque[i] = layer + walk, v.opaque[i] = ~layer - walk;
+  }
   return maps;
 }
 
 bool are_of(const KvTensorMaps& maps, std::uintptr_t layer) {
   bool right = true;
-  for (std::size_t i = 0; i < std::size(maps.k.opaque); ++i)
-    right &= maps.k.opaque[i] == layer && maps.v.opaque[i] == ~layer;
+  for (std::size_t walk = 0; walk < maps.walks.size(); ++walk) {
+    const auto& [k, v] = maps.walks[walk];
+    for (std::size_t i = 0; i < std::size(k.opaque); ++i)
+      right &= k.opaque[i] == layer + walk && v.opaque[i] == ~layer - walk;
+  }
   return right;
 }
 
@@ -61,7 +67,7 @@ TEST(TensorMapCache, EverythingThatAMapDependsOnMakesAnotherKey) {
 }
 
 TEST(TensorMapCache, ThreadsFindWholeMapsOfTheirOwnKeyOrNone) {
-  TensorMapCache cache;
+  TensorMapCache cache(2);
   constexpr int kThreads = 16, kRounds = 3000, kLayers = 1000;  // many more than there are entries
   std::atomic<int> wrong{0}, found{0};
   std::vector<std::thread> threads;
