@@ -63,23 +63,9 @@ struct Support {
   std::string reason = {};      ///< of a refusal, of heads that it has without the feature if there are any
 };
 
-Support support_of(const KernelFamily& family, Arch arch, const Features& features, bool latent) {
-  Support support;
-  bool for_the_feature = false;
-  const auto ask = [&](const KernelSpec& spec) {
-    if (&family_of(spec) != &family) return;
-    if (const auto has = family.supports(spec); has) {
-      if (std::find(support.loads.begin(), support.loads.end(), spec.load) == support.loads.end())
-        support.loads.push_back(spec.load);
-    } else {
-      KernelSpec without = spec;
-      without.features = heads_of(1, latent, {}).features;
-      const bool better = !for_the_feature && family.supports(without);
-      if (support.reason.empty() || better)
-        support.reason = fmt::format("{}: {}", has.error().message, has.error().hint);
-      for_the_feature = for_the_feature || better;
-    }
-  };
+/// Calls visit(spec) with each spec that has these features and is the family's.
+template <class Visit>
+void for_each_spec(const KernelFamily& family, Arch arch, const Features& features, bool latent, Visit visit) {
   for (const SearchedLoad& searched : family.loads) {
     for (const int group : kGroups) {
       const DecodeProblem problem = heads_of(group, latent, features);
@@ -88,10 +74,38 @@ Support support_of(const KernelFamily& family, Arch arch, const Features& featur
       spec.load = searched.load;
       for (const int warps : searched.warps) {
         spec.warps = warps;
-        ask(spec);
+        if (&family_of(spec) == &family) visit(spec);
       }
     }
   }
+}
+
+/// What a family is asked for. One that has no heads with one query token a request is asked for steps with prefill.
+Features asked_of(const KernelFamily& family, Features features) {
+  bool decodes = false;
+  for (const bool latent : {false, true})
+    for_each_spec(family, kHopper, {}, latent, [&](const KernelSpec&) { decodes = true; });
+  if (!decodes && features.q_len == 1) features.q_len = kMostPrefillTokens, features.ragged_q = true;
+  return features;
+}
+
+Support support_of(const KernelFamily& family, Arch arch, const Features& wanted, bool latent) {
+  const Features features = asked_of(family, wanted);
+  Support support;
+  bool for_the_feature = false;
+  for_each_spec(family, arch, features, latent, [&](const KernelSpec& spec) {
+    if (const auto has = family.supports(spec); has) {
+      if (std::find(support.loads.begin(), support.loads.end(), spec.load) == support.loads.end())
+        support.loads.push_back(spec.load);
+    } else {
+      KernelSpec without = spec;
+      without.features = heads_of(1, latent, asked_of(family, {})).features;
+      const bool better = !for_the_feature && family.supports(without);
+      if (support.reason.empty() || better)
+        support.reason = fmt::format("{}: {}", has.error().message, has.error().hint);
+      for_the_feature = for_the_feature || better;
+    }
+  });
   return support;
 }
 

@@ -171,6 +171,12 @@ std::vector<VerifyKernel> prefill_kernels(Arch arch) {
       if (specs.empty()) continue;
       met = true;
       kernels.push_back({.group = "prefill", .specs = std::move(specs), .required = false});
+      // Two walks in a CTA (generator/families/wgmma_mixed.cpp).
+      KernelSpec mixed = base;
+      mixed.warps = 12, mixed.ctas_per_sm = 1, mixed.fixup = FixUp::ticket, mixed.pdl = rotation % 3 == 0;
+      mixed.stages = 2 + static_cast<int>(rotation % 2), mixed.tile = 64 << rotation % 2;
+      if (load == LoadPath::tensor && validate(mixed))
+        kernels.push_back({.group = "prefill", .specs = {mixed}, .required = false});
     }
     ++rotation;
   }

@@ -20,7 +20,7 @@ std::vector<KernelSpec> many_specs() {
       for (const int group : {1, 4, 16, 17, 33, 128}) {
         KernelSpec spec{.group = group, .load = load, .warps = warps, .stages = loads_to_registers(load) ? 1 : 2};
         specs.push_back(spec);
-        spec.features = {.q_len = 1024, .ragged_q = true};
+        spec.features = {.q_len = kMostPrefillTokens, .ragged_q = true};
         specs.push_back(spec);
         spec.head_dim = 256, spec.features = {};
         specs.push_back(spec);

@@ -179,6 +179,54 @@ TEST(KernelSpec, PrefillHas64RowsForEachWarpgroupAndAProducerWarpForKAndForV) {
   }
 }
 
+TEST(KernelSpec, TwoWalksShareACtaAndItsWorkspace) {
+  KernelSpec spec = prefill_spec();
+  spec.warps = 12;
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  const KernelLayout layout = layout_of(spec);
+  ASSERT_EQ(layout.family, &kWgmmaMixed);
+  EXPECT_EQ(layout.threads, 512);
+  EXPECT_EQ(layout.rows, 128);
+  const auto [many, few] = layout.family->halves(spec);
+  EXPECT_EQ(many.layout.family, &kWgmmaPrefill);
+  EXPECT_EQ(few.layout.family, &kWgmmaTokens);
+  EXPECT_EQ(many.layout.threads + few.layout.threads, layout.threads);
+  EXPECT_EQ(few.spec.features.q_len, 4) << "16 rows of a group of 4";
+  EXPECT_EQ(few.layout.rows, 16);
+  EXPECT_FALSE(many.layout.share.takes_few);
+  EXPECT_TRUE(few.layout.share.takes_few);
+  EXPECT_EQ(many.layout.share.few_tokens, few.layout.share.few_tokens);
+  // Neither reaches into what the other one has.
+  EXPECT_EQ(few.layout.share.shared_before + few.layout.shared_bytes, layout.shared_bytes);
+  EXPECT_GE(few.layout.share.shared_before + 1024, many.layout.shared_bytes);
+  EXPECT_EQ(few.layout.share.first_barrier, 8);
+  constexpr std::int64_t kGrid = 132;
+  const std::int64_t slots = partial_slots(spec, kGrid, 1, 1);
+  EXPECT_EQ(slots, kGrid * few.layout.share.tickets_before);
+  const WorkspaceLayout workspace = workspace_layout(spec, slots);
+  EXPECT_GE(workspace.partials_offset, (slots + kGrid) * 4);
+  EXPECT_EQ(slots * 2 * many.layout.partial_floats, kGrid * few.layout.share.partials_before);
+  EXPECT_GE(workspace.total_bytes - workspace.partials_offset,
+            4 * kGrid * (few.layout.share.partials_before + 2 * few.layout.partial_floats));
+}
+
+TEST(KernelSpec, TwoWalksAreRefusedWhereOneOfThemHasNoKernel) {
+  const auto refusal = [](auto change) {
+    KernelSpec spec = prefill_spec();
+    spec.warps = 12;
+    change(spec);
+    const auto ok = validate(spec);
+    EXPECT_FALSE(ok);
+    return ok ? std::string("taken") : ok.error().message;
+  };
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.kv_format = KvFormat::int8; }).find("one-byte"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.append = true; }).find("append"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.fixup = FixUp::wait; }).find("fix-up wait"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.page_size = 1; }).find("gathered"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 256, s.stages = 2; }).find("256 columns"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.group = 64; }).find("64 query heads"), std::string::npos);
+}
+
 TEST(KernelSpec, LeanTilesOfPrefillAreWeighedWhereRequestsDiffer) {
   const auto positions = [](const KernelSpec& spec) {
     return std::pair(layout_of(spec).tile_positions, layout_of(spec).light_tile_positions);

@@ -64,6 +64,21 @@ TEST(VerifyPrefill, TheFamilyForPrefillIsMetInPagesAndWithGatheredRows) {
   EXPECT_EQ(fixups.size(), 2u);
 }
 
+TEST(VerifyPrefill, TwoWalksInACtaAreMetWithMasksWindowsAndLogits) {
+  int kernels = 0;
+  bool windows = false, full = false, logits = false, dense = false, paged = false;
+  for (const VerifyKernel& kernel : prefill_kernels(kPrefillHopper)) {
+    const KernelSpec& spec = kernel.specs.front();
+    if (layout_of(spec).family != &kWgmmaMixed) continue;
+    const auto& f = spec.features;
+    ++kernels;
+    windows |= f.window > 0, full |= f.mask == QueryMask::full, logits |= f.sink_logits;
+    dense |= f.page_size == 0, paged |= f.page_size == 16;
+  }
+  EXPECT_GE(kernels, 10);
+  EXPECT_TRUE(windows && full && logits && dense && paged);
+}
+
 TEST(VerifyPrefill, EveryListIsMetAndTheLongOnesOnce) {
   using Requests = std::vector<std::pair<int, int>>;
   std::vector<Requests> met;
