@@ -102,6 +102,34 @@ std::int64_t visible_tokens(const DecodeProblem& problem, const RequestLengths& 
   return saturating_sum(tokens, union_size(std::move(shared)));
 }
 
+/// What is said of the chunks must be possible. Query tokens alone are a limit, and may be any number.
+Result<void> validate_mix(const Shape& shape) {
+  const QueryMix& mix = shape.mix;
+  if (auto ok = check_range("query_tokens", mix.query_tokens, 0, kLargestInt); !ok) return ok;
+  if (auto ok = check_range("chunks", mix.chunks, 0, shape.batch); !ok) return ok;
+  if (mix.chunks == 0) {
+    if (mix.chunk_context == 0 && mix.chunk_pairs == 0) return {};
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("chunk_context is {} and chunk_pairs is {}, but chunks is 0", mix.chunk_context, mix.chunk_pairs),
+        "Say how many requests have several query tokens.");
+  }
+  const std::int64_t tokens = chunk_tokens(shape), all = total_tokens(shape),
+                     most = std::min(all, saturating_product(mix.chunks, shape.longest_context));
+  if (tokens < 2 * std::int64_t{mix.chunks} || tokens > most)
+    return fail(
+        ErrorCode::invalid_argument,
+        fmt::format("query_tokens is {}, which {} requests, {} of them with several and up to {} tokens in all, "
+                    "cannot have",
+                    mix.query_tokens, shape.batch, mix.chunks, most),
+        "The other requests have one query token each, and a context has all query tokens of its request.");
+  if (mix.chunk_context != 0)
+    if (auto ok = check_range("chunk_context", mix.chunk_context, tokens, most); !ok) return ok;
+  if (mix.chunk_pairs != 0)
+    return check_range("chunk_pairs", mix.chunk_pairs, tokens, saturating_product(tokens, shape.longest_context));
+  return {};
+}
+
 Result<void> validate_shape(const Shape& shape) {
   if (auto ok = check_range("batch", shape.batch, 1, kLargestInt); !ok) return ok;
   if (auto ok = check_range("longest_context", shape.longest_context, 1, kLargestInt); !ok) return ok;
@@ -117,7 +145,7 @@ Result<void> validate_shape(const Shape& shape) {
                             shape.total_context, shape.batch, shape.longest_context),
                 fmt::format("Give {} to {}, or leave it 0 for equally long requests.", shape.longest_context, uniform));
   }
-  return {};
+  return validate_mix(shape);
 }
 
 /// Reads exactly the text that to_json() makes of a shape, without a JSON parser, because a database has many shapes
@@ -288,6 +316,10 @@ Result<void> validate(const DecodeProblem& problem) {
 Result<void> validate(const DecodeProblem& problem, const Shape& shape) {
   if (auto ok = validate(problem); !ok) return ok;
   if (auto ok = validate_shape(shape); !ok) return ok;
+  if (shape.mix != QueryMix{} && !has_prefill(problem.features))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("query_tokens is {}, but the problem has no prefill", shape.mix.query_tokens),
+                "Leave the mix 0 where requests have up to 16 query tokens each.");
   const std::int64_t requests = std::max(shape.batch, shape.max_batch);
   // A launch says how many rows of prefill it has.
   const std::int64_t rows =
@@ -316,7 +348,28 @@ Shape canonical(const Shape& shape) {
   Shape result = shape;
   if (shape.max_batch == shape.batch) result.max_batch = 0;
   if (shape.total_context == saturating_product(shape.batch, shape.longest_context)) result.total_context = 0;
+  if (shape.mix != QueryMix{}) result.mix = canonical_mix(shape);
   return result;
+}
+
+QueryMix canonical_mix(const Shape& shape) {
+  const std::int64_t all = total_tokens(shape), batch = shape.batch, longest = shape.longest_context;
+  QueryMix mix = shape.mix;
+  mix.query_tokens = std::min(mix.query_tokens, all);
+  if (mix.query_tokens <= batch || batch < 1 || longest < 2) return {};  // a key is made before the shape is checked
+  if (mix.chunks == 0)  // of which each takes longest - 1 tokens beside the one that every request has
+    mix.chunks = static_cast<int>(std::clamp<std::int64_t>(divide_up(mix.query_tokens - batch, longest - 1), 1, batch));
+  if (mix.chunk_context == 0) mix.chunk_context = std::min(mix.chunks * longest, all - (batch - mix.chunks));
+  if (mix.chunk_pairs == 0) {
+    const auto count = static_cast<double>(mix.chunks), tokens = static_cast<double>(mix.query_tokens - batch) + count;
+    const double pairs = tokens * (static_cast<double>(mix.chunk_context) - (tokens - count) / 2) / count;
+    mix.chunk_pairs = static_cast<std::int64_t>(std::min(pairs, 0x1p62));
+  }
+  return mix;
+}
+
+std::int64_t chunk_tokens(const Shape& shape) {
+  return shape.mix.query_tokens - (std::int64_t{shape.batch} - shape.mix.chunks);
 }
 
 Shape without_max_batch(Shape shape) {
@@ -354,8 +407,33 @@ int v_head_dim(const DecodeProblem& problem) {
   return problem.features.v_head_dim != 0 ? problem.features.v_head_dim : problem.head_dim;
 }
 
+namespace {
+
+/// The same of a mixed step, where decodes look back less far than chunks. Chunks count as equal ones.
+Shape visible_mixed_shape(const Features& features, const Shape& shape) {
+  Shape visible = canonical(shape);
+  QueryMix& mix = visible.mix;
+  const std::int64_t tokens = chunk_tokens(visible), decodes = visible.batch - mix.chunks,
+                     of_decodes = std::max<std::int64_t>(total_tokens(visible) - mix.chunk_context, 0);
+  if (features.mask == QueryMask::full)
+    mix.chunk_pairs = saturating_product(tokens, divide_up(mix.chunk_context, mix.chunks));
+  if (features.window == 0) return visible;
+  const auto most = [&](std::int64_t query_tokens) {
+    return std::int64_t{features.sink_tokens} + features.window + query_tokens - 1;
+  };
+  const std::int64_t of_chunk = most(divide_up(tokens, mix.chunks));
+  mix.chunk_context = std::min(mix.chunk_context, saturating_product(mix.chunks, of_chunk));
+  mix.chunk_pairs = std::min(mix.chunk_pairs, saturating_product(tokens, most(1)));
+  visible.total_context = mix.chunk_context + std::min(of_decodes, saturating_product(decodes, most(1)));
+  visible.longest_context = std::min({visible.longest_context, of_chunk, visible.total_context});
+  return canonical(visible);
+}
+
+}  // namespace
+
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
   const Features& features = problem.features;
+  if (shape.mix != QueryMix{}) return visible_mixed_shape(features, shape);
   if (features.window == 0) return shape;
   // The first query token looks back furthest.
   const std::int64_t most = most_on_rank(features, features.sink_tokens) +
@@ -368,6 +446,28 @@ Shape visible_shape(const DecodeProblem& problem, const Shape& shape) {
   // No request is longer than the longest one.
   visible.total_context = std::min(visible.total_context, saturating_product(shape.batch, longest));
   return canonical(visible);
+}
+
+Shape shape_of(const DecodeProblem& problem, const RequestLengths& lengths) {
+  Shape shape{.batch = static_cast<int>(lengths.context_lengths.size()), .longest_context = 1};
+  QueryMix mix;
+  for (std::size_t i = 0; i < lengths.context_lengths.size(); ++i) {
+    const std::int64_t context = std::max(lengths.context_lengths[i], 0);
+    shape.longest_context = std::max(shape.longest_context, context);
+    shape.total_context = saturating_sum(shape.total_context, context);
+    const std::int64_t tokens = lengths.query_tokens.empty() ? 1 : std::int64_t{lengths.query_tokens[i]};
+    // No request has more query tokens than its context.
+    const std::int64_t own = std::clamp<std::int64_t>(tokens, 1, std::max<std::int64_t>(context, 1));
+    mix.query_tokens = saturating_sum(mix.query_tokens, own);
+    if (own == 1) continue;
+    mix.chunks += 1;
+    mix.chunk_context += context;
+    mix.chunk_pairs += own * (context - own) + own * (own + 1) / 2;
+  }
+  // Requests without a token count as one each.
+  shape.total_context = std::max(shape.total_context, shape.longest_context);
+  if (mix.chunks > 0 && has_prefill(problem.features)) shape.mix = mix;
+  return canonical(shape);
 }
 
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape) {
@@ -401,11 +501,16 @@ std::string to_json(const DecodeProblem& problem) {
 
 std::string to_json(const Shape& shape) {
   const Shape plain = canonical(shape);
-  return nlohmann::json{{"batch", plain.batch},
-                        {"max_batch", plain.max_batch},
-                        {"longest_context", plain.longest_context},
-                        {"total_context", plain.total_context}}
-      .dump();
+  nlohmann::json json{{"batch", plain.batch},
+                      {"max_batch", plain.max_batch},
+                      {"longest_context", plain.longest_context},
+                      {"total_context", plain.total_context}};
+  if (const QueryMix& mix = plain.mix; mix != QueryMix{})
+    json["mix"] = {{"query_tokens", mix.query_tokens},
+                   {"chunks", mix.chunks},
+                   {"chunk_context", mix.chunk_context},
+                   {"chunk_pairs", mix.chunk_pairs}};
+  return json.dump();
 }
 
 std::string to_json(const Config& config) {
@@ -432,6 +537,21 @@ Result<DecodeProblem> problem_from_json(std::string_view json) {
   return canonical(std::move(problem));
 }
 
+namespace {
+
+Result<QueryMix> mix_from_json(std::string_view json) {
+  Reader reader("mix", json);
+  QueryMix mix;
+  reader.integer("query_tokens", mix.query_tokens);
+  reader.integer("chunks", mix.chunks);
+  reader.integer("chunk_context", mix.chunk_context);
+  reader.integer("chunk_pairs", mix.chunk_pairs);
+  if (reader.error()) return tl::unexpected(*reader.error());
+  return mix;
+}
+
+}  // namespace
+
 Result<Shape> shape_from_json(std::string_view json) {
   Shape shape;
   if (const auto written = read_written_shape(json)) {
@@ -442,6 +562,7 @@ Result<Shape> shape_from_json(std::string_view json) {
     reader.integer("max_batch", shape.max_batch);
     reader.integer("longest_context", shape.longest_context);
     reader.integer("total_context", shape.total_context);
+    reader.optional_object("mix", shape.mix, mix_from_json);
     if (reader.error()) return tl::unexpected(*reader.error());
   }
   if (auto ok = validate_shape(shape); !ok) return tl::unexpected(ok.error());

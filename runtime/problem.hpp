@@ -37,6 +37,19 @@ struct DecodeProblem {
   bool operator==(const DecodeProblem&) const = default;
 };
 
+/// The query tokens of a mixed step, where requests may bring prefill (has_prefill()). Those with several query tokens
+/// are its chunks, and the others have one each. All 0: one each, or not known.
+struct QueryMix {
+  std::int64_t query_tokens = 0;  ///< of all requests together, or that a launch has room for
+  int chunks = 0;                 ///< 0: the fewest that can have so many
+  /// Tokens of the chunks' contexts together; 0: longest_context each.
+  std::int64_t chunk_context = 0;
+  /// Pairs of a chunk's query token and a token of its context up to that one, over all chunks; 0: of equal chunks.
+  std::int64_t chunk_pairs = 0;
+
+  bool operator==(const QueryMix&) const = default;
+};
+
 /// What the caller knows or guesses about a step. It decides how fast a launch is, never whether it is right. With a
 /// selection, contexts count the tokens that a query token has selected, and not those of the request.
 struct Shape {
@@ -44,6 +57,7 @@ struct Shape {
   int max_batch = 0;                    ///< for which the workspace is sized; 0: the same as batch
   std::int64_t longest_context = 1024;  ///< tokens
   std::int64_t total_context = 0;       ///< tokens, summed over the batch; 0: batch * longest_context
+  QueryMix mix{};                       ///< of a problem with prefill; else all 0
 
   bool operator==(const Shape&) const = default;
 };
@@ -70,8 +84,8 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-/// Errors: invalid_argument (zero, negative, overflowing, heads not divisible, a shape that contradicts itself),
-/// unsupported (head_dim, v_head_dim, group); those of validate(Features).
+/// Errors: invalid_argument (zero, negative, overflowing, heads not divisible, a shape that contradicts itself, a mix
+/// without prefill), unsupported (head_dim, v_head_dim, group); those of validate(Features).
 Result<void> validate(const DecodeProblem& problem);
 Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 
@@ -88,9 +102,14 @@ DecodeProblem without_pdl(DecodeProblem problem);
 /// Columns of V and O.
 int v_head_dim(const DecodeProblem& problem);
 
-/// The same shape, with max_batch and total_context 0 where they only repeat what the other fields say. Shapes that
-/// mean the same are equal then.
+/// The same shape, with max_batch and total_context 0 where they only repeat what the other fields say, and canonical
+/// mix. Shapes that mean the same are equal then.
 Shape canonical(const Shape& shape);
+/// The mix with nothing left at 0, and no more query tokens than the contexts have tokens; all 0 where nothing is
+/// known, or where there is no more than one query token for each request.
+QueryMix canonical_mix(const Shape& shape);
+/// Query tokens of a canonical shape's chunks.
+std::int64_t chunk_tokens(const Shape& shape);
 /// The part of a shape that decides what is fast, canonical: max_batch decides the size of a plan.
 Shape without_max_batch(Shape shape);
 /// Tokens over the batch: total_context with its default filled in. Saturates at INT64_MAX.
@@ -102,10 +121,11 @@ std::int64_t total_tokens(const Shape& shape);
 Shape visible_shape(const DecodeProblem& problem, const Shape& shape);
 
 /// JSON on one line with sorted keys, for database keys and reports. Shapes are made canonical() first. A problem has
-/// "pdl" only when it is true, "features" only when they are not plain and "group_link" only when it is known, and a
-/// config has "segment_cost" only when it is not 0 and "l2_promotion" only when it is not 128, so that what means the
-/// same always has the same text. The readers ignore unknown keys and accept only what validate() accepts. Errors:
-/// invalid_argument (not such an object, a key missing, ill-typed or out of range), those of validate.
+/// "pdl" only when it is true, "features" only when they are not plain and "group_link" only when it is known, a shape
+/// has "mix" only when it is not 0, and a config has "segment_cost" only when it is not 0 and "l2_promotion" only when
+/// it is not 128, so that what means the same always has the same text. The readers ignore unknown keys and accept only
+/// what validate() accepts. Errors: invalid_argument (not such an object, a key missing, ill-typed or out of range),
+/// those of validate.
 std::string to_json(const DecodeProblem& problem);
 std::string to_json(const Shape& shape);
 std::string to_json(const Config& config);
@@ -120,6 +140,10 @@ struct RequestLengths {
   std::span<const int> query_tokens = {};  ///< [batch], where they differ (ragged_q); empty: q_len each
   std::int64_t shared_tokens = 0;          ///< first tokens of every context, whose pages all requests share
 };
+
+/// The shape of a step of this problem, canonical. With query_tokens of a problem with prefill it has the mix. At least
+/// one request is needed.
+Shape shape_of(const DecodeProblem& problem, const RequestLengths& lengths);
 
 /// The definition of the bytes that a step reads: the K and V of the visible tokens, in the elements of the cache, each
 /// byte once, without scales. Divided by the time of a step this is its achieved bandwidth. A window or a ragged batch

@@ -34,16 +34,15 @@ Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, cons
   if (flags.lengths.empty()) return std::nullopt;
   const auto lengths = parse_length_list("--lengths", flags.lengths, 0, std::numeric_limits<int>::max());
   if (!lengths) return tl::unexpected(lengths.error());
-  Shape shape{.batch = static_cast<int>(lengths->size()), .max_batch = 0, .longest_context = 1, .total_context = 0};
-  for (const std::int64_t length : *lengths) {
-    shape.longest_context = std::max(shape.longest_context, length);
-    shape.total_context += length;
-  }
-  if (shape.total_context == 0)
+  if (std::all_of(lengths->begin(), lengths->end(), [](std::int64_t length) { return length == 0; }))
     return fail(ErrorCode::invalid_argument, fmt::format("--lengths {} has no token to read", flags.lengths));
-  if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
   requests.context_lengths.assign(lengths->begin(), lengths->end());
-  if (flags.query_lengths.empty()) return shape;
+  const auto shape = [&]() -> Result<std::optional<Shape>> {
+    const Shape found = shape_of(problem, {requests.context_lengths, requests.query_tokens});
+    if (const Result<void> valid = validate(problem, found); !valid) return tl::unexpected(valid.error());
+    return found;
+  };
+  if (flags.query_lengths.empty()) return shape();
   if (!problem.features.ragged_q)
     return fail(ErrorCode::invalid_argument, fmt::format("--q-lens {} without --ragged-q", flags.query_lengths),
                 "Give --ragged-q, and --q-len, the most that a request has.");
@@ -54,7 +53,7 @@ Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, cons
                 fmt::format("--q-lens has {} numbers for {} requests", tokens->size(), lengths->size()),
                 "Give one for each of --lengths.");
   requests.query_tokens.assign(tokens->begin(), tokens->end());
-  return shape;
+  return shape();
 }
 
 }  // namespace v1

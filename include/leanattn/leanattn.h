@@ -245,6 +245,15 @@ typedef struct leanattn_shape {
   int32_t max_batch;       /* the most requests of any step; 0: batch */
   int64_t longest_context; /* tokens of the longest request; selection_block: that a query token has selected at most */
   int64_t total_context;   /* tokens of all requests together; 0: batch * longest_context */
+  /* The mix of a step with prefill (ragged_q with q_len above 16): its requests with several query tokens, its chunks,
+   * beside others with one each. Other problems ignore it. leanattn_shape_of_requests fills it in; a caller who only
+   * knows limits gives query_tokens alone. */
+  int64_t query_tokens;  /* of all requests together, or that a launch has room for; 0: not known, or one each */
+  int64_t chunk_context; /* tokens of the contexts of all chunks together; 0: longest_context each */
+  int64_t chunk_pairs; /* pairs of a query token and a token of its context up to itself, over all chunks; 0: of chunks
+                          that are equal */
+  int32_t chunks;      /* how many requests are chunks; 0: the fewest that can have so many query tokens */
+  int32_t reserved;
 } leanattn_shape;
 
 /* Everything is 0 but struct_size. Set the heads and head_dim; any other 0 means that a feature is not used. */
@@ -258,6 +267,12 @@ static inline void leanattn_shape_init(leanattn_shape* shape) {
   memset(shape, 0, sizeof *shape);
   shape->struct_size = sizeof *shape;
 }
+
+/* Fills `shape`, whose struct_size must be set, for a step whose requests are known on the host. context_lengths:
+ * [batch], in tokens, negative ones count as 0. query_tokens: [batch], of each request; null: one each. max_batch
+ * becomes 0. Both arrays stay the caller's. Errors: invalid_argument. */
+LEANATTN_API leanattn_status leanattn_shape_of_requests(const int32_t* context_lengths, const int32_t* query_tokens,
+                                                        int32_t batch, leanattn_shape* shape) LEANATTN_NOEXCEPT;
 
 /* The answer of a look-up: what would be launched for a shape, and how good this answer is. "The winner" is the
  * measurement on which it rests. */

@@ -102,6 +102,11 @@ struct PlanShape {
   int max_batch = 0;                    ///< the most requests of any step; 0: batch
   std::int64_t longest_context = 1024;  ///< tokens of the longest request
   std::int64_t total_context = 0;       ///< tokens of all requests; 0: batch * longest_context
+  // The mix of a step with prefill, as in leanattn_shape.
+  std::int64_t query_tokens = 0;   ///< of all requests, or that a launch has room for; 0: not known, or one each
+  int chunks = 0;                  ///< requests with several query tokens; 0: the fewest that can have so many
+  std::int64_t chunk_context = 0;  ///< tokens of the chunks' contexts; 0: longest_context each
+  std::int64_t chunk_pairs = 0;    ///< of a chunk's query token and a token up to itself; 0: of equal chunks
 };
 
 /// What plan() does when the kernel of its answer is not loaded yet: compile it first, or answer with a stand-in and
@@ -284,6 +289,8 @@ inline leanattn_shape to_c(const PlanShape& shape) {
   out.max_batch = shape.max_batch;
   out.longest_context = shape.longest_context;
   out.total_context = shape.total_context;
+  out.query_tokens = shape.query_tokens, out.chunks = shape.chunks;
+  out.chunk_context = shape.chunk_context, out.chunk_pairs = shape.chunk_pairs;
   return out;
 }
 
@@ -372,6 +379,31 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
 }
 
 }  // namespace detail
+
+/// The shape of a step whose requests are known on the host: [batch] tokens of each context, and query tokens of each
+/// request (empty: one each). See leanattn_shape_of_requests. Errors: invalid_argument.
+inline Result<PlanShape> shape_of_requests(const std::vector<std::int32_t>& context_lengths,
+                                           const std::vector<std::int32_t>& query_tokens = {}) {
+  if (!query_tokens.empty() && query_tokens.size() != context_lengths.size())
+    return tl::unexpected<Error>(Error{ErrorCode::invalid_argument,
+                                       "query_tokens has another size than context_lengths",
+                                       "Give one number for each request.",
+                                       {}});
+  leanattn_shape shape;
+  leanattn_shape_init(&shape);
+  const leanattn_status status =
+      leanattn_shape_of_requests(context_lengths.data(), query_tokens.empty() ? nullptr : query_tokens.data(),
+                                 static_cast<std::int32_t>(context_lengths.size()), &shape);
+  if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
+  return PlanShape{.batch = shape.batch,
+                   .max_batch = 0,
+                   .longest_context = shape.longest_context,
+                   .total_context = shape.total_context,
+                   .query_tokens = shape.query_tokens,
+                   .chunks = shape.chunks,
+                   .chunk_context = shape.chunk_context,
+                   .chunk_pairs = shape.chunk_pairs};
+}
 
 /// What to launch for a problem and a shape. A Plan is a pointer into its Engine: it is cheap to copy and valid as long
 /// as the Engine. Any thread may use it.

@@ -10,7 +10,7 @@ stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile. `imp
 from ._leanattn import Engine, Group, Plan, Workspace, __version__, decode, engine, merge_partials, page_table, plan
 from .errors import ArgumentError, ArgumentTypeError, Error, GroupBroken, NotPrepared, OutOfMemory, Unsupported
 from .problem import Problem
-from .tuning import Shape, TunedShape, TuneProgress, autotune, tune
+from .tuning import Shape, TunedShape, TuneProgress, autotune, shape_of, tune
 
 __all__ = [
     "ArgumentError",
@@ -35,5 +35,6 @@ __all__ = [
     "merge_partials",
     "page_table",
     "plan",
+    "shape_of",
     "tune",
 ]

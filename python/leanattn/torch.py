@@ -3,7 +3,7 @@
     import leanattn.torch
     o = torch.ops.leanattn.decode(q, k_cache, v_cache, context_lengths)
 
-The arguments are those of leanattn.decode (help(leanattn.decode)), without outputs, stream, engine, workspace, v_head_dim and those of groups.
+The arguments are those of leanattn.decode (help(leanattn.decode)), without outputs, shape, stream, engine, workspace, v_head_dim and those of groups.
 v_cache, context_lengths and page_table are tensors. decode and decode_with_lse change none of their arguments. decode_append takes k_new and v_new, and declares that it writes k_cache and v_cache. An operator takes some microseconds
 more than leanattn.decode, so use these only in compiled models.
 """
@@ -15,7 +15,7 @@ from ._leanattn import decode as _decode
 _CACHE = "Tensor context_lengths, Tensor? page_table=None, *, "
 _NO_OPTIONS = {
     "v_head_dim", "out", "return_lse", "out_lse", "k_new", "v_new", "group", "full_context_lengths", "context_starts",
-    "context_interleave", "replicate_output", "stream", "engine", "workspace"}
+    "context_interleave", "replicate_output", "shape", "stream", "engine", "workspace"}
 _SYMBOLIC = {"longest_context", "total_context"}
 
 

@@ -16,6 +16,18 @@ class Shape:
     batch: int = 1  #: requests
     longest_context: int = 1024  #: tokens of the longest request
     total_context: int = 0  #: tokens of all requests together; 0: batch * longest_context
+    # The mix of a step with prefill, where requests have up to 131072 query tokens: chunks, which have several, beside requests with one each.
+    # Other problems ignore it. shape_of() fills it in; who only knows limits gives query_tokens alone.
+    query_tokens: int = 0  #: of all requests together, or that a launch has room for; 0: not known, or one each
+    chunks: int = 0  #: requests with several query tokens; 0: the fewest that can have so many
+    chunk_context: int = 0  #: tokens of the chunks' contexts together; 0: longest_context each
+    chunk_pairs: int = 0  #: pairs of a query token and a token of its context up to itself, over all chunks; 0: of equal chunks
+
+
+def shape_of(context_lengths: typing.Iterable[int], query_tokens: typing.Iterable[int] | None = None) -> Shape:
+    """The Shape of a step whose requests are known on the host: the tokens of each context, and the query tokens of each request (None: one each)."""
+    lengths = list(context_lengths)
+    return Shape(*_leanattn._shape_of_requests(lengths, None if query_tokens is None else list(query_tokens)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -167,6 +167,7 @@ constexpr std::string_view kParameters =
     "second_v_cache: typing.Any = None, second_page_table: typing.Any = None, second_lengths: typing.Any = None, "
     "batch_invariant: bool = False, pdl: bool = False, typical_batch: int | None = None, "
     "max_batch: int | None = None, longest_context: int | None = None, total_context: int | None = None, "
+    "shape: leanattn.Shape | None = None, "
     "group: Group | None = None, full_context_lengths: typing.Any = None, context_starts: typing.Any = None, "
     "context_interleave: int = 0, replicate_output: bool = False, stream: typing.Any = None, "
     "engine: Engine | None = None, workspace: Workspace | None = None";
@@ -257,6 +258,8 @@ typical_batch, max_batch, longest_context, total_context
                  the shape for which a configuration is looked up: requests of a typical step and most requests of any
                  step, tokens of the longest request and of all together. They decide how fast the launch is, never
                  whether it is right. Where they are left out, the batch is q's, and requests are taken to fill the cache
+shape            a leanattn.Shape to look up instead: of a step with prefill it also says the mix of chunks and of
+                 requests with one query token. Without it only the number of query tokens is known, by q
 group            this rank's Group, where several GPUs hold a part of every context each: the caches and context_lengths
                  are those of this rank, q has all query heads, and of `out` and `out_lse` this rank writes the heads
                  Group.heads(q_heads) only. All ranks make the same calls in the same order

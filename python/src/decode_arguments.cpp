@@ -10,6 +10,7 @@
 #include "generator/kv_encoding.hpp"
 #include "names.hpp"
 #include "page_rows.hpp"
+#include "problem.hpp"
 
 namespace leanattn::python {
 namespace nb = nanobind;
@@ -224,6 +225,15 @@ void DecodeArguments::read_cache_format(const DecodeObjects& objects) {
 void DecodeArguments::read_shape(const DecodeObjects& objects) {
   problem_.batch_invariant = bool_of(objects.batch_invariant, "batch_invariant");
   problem_.pdl = bool_of(objects.pdl, "pdl");
+  if (given(objects.shape)) {
+    if (given(objects.typical_batch) || given(objects.longest_context) || given(objects.total_context))
+      bad_value("shape", "is given with typical_batch, longest_context or total_context",
+                "It says them: leave these out.");
+    shape_ = detail::to_c(read_plan_shape(objects.shape));
+    shape_.max_batch = std::max(shape_.batch, static_cast<std::int32_t>(batch_));
+    if (given(objects.max_batch)) shape_.max_batch = int_of(objects.max_batch, "max_batch");
+    return;
+  }
   shape_.batch = static_cast<std::int32_t>(batch_);
   if (given(objects.typical_batch)) {
     shape_.batch = int_of(objects.typical_batch, "typical_batch");
@@ -234,6 +244,7 @@ void DecodeArguments::read_shape(const DecodeObjects& objects) {
   shape_.longest_context = given(objects.longest_context) ? int64_of(objects.longest_context, "longest_context")
                                                           : typical_context(capacity_);
   if (given(objects.total_context)) shape_.total_context = int64_of(objects.total_context, "total_context");
+  if (query_tokens_ > batch_) shape_.query_tokens = typical_context(query_tokens_);
 }
 
 void DecodeArguments::set_page_table(const std::int32_t* page_table, const std::int32_t* context_lengths) {

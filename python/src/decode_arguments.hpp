@@ -27,7 +27,7 @@ struct DecodeObjects {
   nanobind::handle selection, selected_counts, selection_block;
   nanobind::handle second_k_cache, second_v_cache, second_page_table, second_lengths;
   nanobind::handle batch_invariant, pdl;
-  nanobind::handle typical_batch, max_batch, longest_context, total_context;
+  nanobind::handle typical_batch, max_batch, longest_context, total_context, shape;
   nanobind::handle group, full_context_lengths, context_starts, context_interleave, replicate_output;
   nanobind::handle stream, engine, workspace;
   int ranks = 1;                   ///< of the group; 1: there is none

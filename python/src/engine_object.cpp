@@ -30,9 +30,15 @@ PlanObject plan(nb::object self, nb::handle problem, nb::handle batch, nb::handl
   const GroupObject* const member = find_group(group);
   const std::shared_ptr<Group> kept = member != nullptr ? member->get() : nullptr;
   const leanattn_problem c_problem = to_c(read);
-  const leanattn_shape shape =
-      detail::to_c(PlanShape{int_of(batch, "batch"), int_of(max_batch, "max_batch"),
-                             int64_of(longest_context, "longest_context"), int64_of(total_context, "total_context")});
+  // A leanattn.Shape says all but max_batch.
+  PlanShape asked = nb::hasattr(batch, "longest_context")
+                        ? read_plan_shape(batch)
+                        : PlanShape{.batch = int_of(batch, "batch"),
+                                    .max_batch = 0,
+                                    .longest_context = int64_of(longest_context, "longest_context"),
+                                    .total_context = int64_of(total_context, "total_context")};
+  asked.max_batch = int_of(max_batch, "max_batch");
+  const leanattn_shape shape = detail::to_c(asked);
   CUstream_st* const handle = stream.is_none() ? nullptr : find_stream(stream, problem).handle;
   const leanattn_plan* made = nullptr;
   unwrap([&] {
@@ -204,7 +210,7 @@ void bind_engine(nb::module_& module) {
 
 decode() makes its plans by itself. Use this to compile early, or to see what is launched and why.
 
-batch            requests of a typical step
+batch            requests of a typical step; or a leanattn.Shape, which also says the contexts
 max_batch        the most requests of any step; 0: batch
 longest_context  tokens of the longest request
 total_context    tokens of all requests; 0: batch * longest_context
@@ -295,7 +301,8 @@ Raises leanattn.Error.)")
       .def("plan", &plan, nb::arg("problem"), nb::arg("batch").none() = 1, nb::kw_only(),
            nb::arg("max_batch").none() = 0, nb::arg("longest_context").none() = 1024,
            nb::arg("total_context").none() = 0, nb::arg("stream") = nb::none(), nb::arg("group") = nb::none(),
-           nb::sig("def plan(self, problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: "
+           nb::sig("def plan(self, problem: leanattn.Problem, batch: int | leanattn.Shape = 1, *, max_batch: int = 0, "
+                   "longest_context: "
                    "int = 1024, "
                    "total_context: int = 0, stream: typing.Any = None, group: Group | None = None) -> Plan"),
            kPlanDocumentation);
@@ -337,7 +344,8 @@ Raises leanattn.Error: out_of_memory.)")
       nb::arg("problem"), nb::arg("batch").none() = 1, nb::kw_only(), nb::arg("max_batch").none() = 0,
       nb::arg("longest_context").none() = 1024, nb::arg("total_context").none() = 0, nb::arg("stream") = nb::none(),
       nb::arg("device").none() = 0, nb::arg("group") = nb::none(),
-      nb::sig("def plan(problem: leanattn.Problem, batch: int = 1, *, max_batch: int = 0, longest_context: int = 1024, "
+      nb::sig("def plan(problem: leanattn.Problem, batch: int | leanattn.Shape = 1, *, max_batch: int = 0, "
+              "longest_context: int = 1024, "
               "total_context: int = 0, stream: typing.Any = None, device: int = 0, group: Group | None = None) -> "
               "Plan"),
       kPlanDocumentation);

@@ -69,6 +69,18 @@ leanattn_problem to_c(const DecodeProblem& problem) {
   return out;
 }
 
+PlanShape read_plan_shape(nb::handle object) {
+  const auto integer = [&](const char* name) { return int64_of(object.attr(name), name); };
+  return {.batch = int_of(object.attr("batch"), "batch"),
+          .max_batch = 0,
+          .longest_context = integer("longest_context"),
+          .total_context = integer("total_context"),
+          .query_tokens = integer("query_tokens"),
+          .chunks = int_of(object.attr("chunks"), "chunks"),
+          .chunk_context = integer("chunk_context"),
+          .chunk_pairs = integer("chunk_pairs")};
+}
+
 void bind_problem(nb::module_& module) {
   module.def(
       "_check_problem", [](nb::handle problem) { unwrap(validate(read_problem(problem))); }, nb::arg("problem"),

@@ -4,7 +4,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "leanattn/leanattn.h"
+#include "leanattn/leanattn.hpp"
 #include "runtime/problem.hpp"
 
 namespace leanattn::python {
@@ -13,6 +13,9 @@ namespace leanattn::python {
 DecodeProblem read_problem(nanobind::handle problem);
 /// The same for calls of the C interface. It points to the score expression of `problem`, and is valid as long as that.
 leanattn_problem to_c(const DecodeProblem& problem);
+
+/// The fields of a leanattn.Shape. Raises an error that names the field where one is no integer.
+PlanShape read_plan_shape(nanobind::handle shape);
 
 void bind_problem(nanobind::module_& module);
 

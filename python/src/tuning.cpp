@@ -72,6 +72,22 @@ class Watcher {
   std::optional<nb::python_error> raised_;
 };
 
+std::vector<std::int32_t> integers_of(nb::list list, const char* name) {
+  std::vector<std::int32_t> integers;
+  for (const nb::handle one : list) integers.push_back(int_of(one, name));
+  return integers;
+}
+
+/// The fields of the leanattn.Shape of a step, in their order.
+nb::tuple fields_of_shape(nb::list context_lengths, nb::handle query_tokens) {
+  const auto lengths = integers_of(std::move(context_lengths), "context_lengths");
+  const auto tokens = query_tokens.is_none() ? std::vector<std::int32_t>(lengths.size(), 1)
+                                             : integers_of(nb::borrow<nb::list>(query_tokens), "query_tokens");
+  const PlanShape made = unwrap(shape_of_requests(lengths, tokens));
+  return nb::make_tuple(made.batch, made.longest_context, made.total_context, made.query_tokens, made.chunks,
+                        made.chunk_context, made.chunk_pairs);
+}
+
 nb::list tune(nb::handle problem, nb::list shapes, nb::handle budget, nb::handle shape_budget, nb::handle memory,
               nb::handle retune, nb::object progress, nb::handle program, nb::handle device, nb::handle engine) {
   const DecodeProblem read = read_problem(problem);
@@ -80,13 +96,7 @@ nb::list tune(nb::handle problem, nb::list shapes, nb::handle budget, nb::handle
   Watcher watcher(std::move(progress));
   options.progress = [&watcher](const leanattn_tune_progress& said) { return watcher(said); };
   std::vector<leanattn_shape> asked;
-  for (const nb::handle shape : shapes) {
-    asked.push_back(
-        detail::to_c(PlanShape{.batch = int_of(shape.attr("batch"), "batch"),
-                               .max_batch = 0,
-                               .longest_context = int64_of(shape.attr("longest_context"), "longest_context"),
-                               .total_context = int64_of(shape.attr("total_context"), "total_context")}));
-  }
+  for (const nb::handle shape : shapes) asked.push_back(detail::to_c(read_plan_shape(shape)));
   const leanattn_problem c_problem = to_c(read);
   const leanattn_tune_options c_options = detail::to_c(options);
   std::vector<leanattn_tuned_shape> tuned(asked.size());
@@ -129,6 +139,7 @@ void bind_tuning(nb::module_& module) {
   module.def("_tune", &tune, nb::arg("problem"), nb::arg("shapes"), nb::arg("budget").none(),
              nb::arg("shape_budget").none(), nb::arg("memory").none(), nb::arg("retune").none(),
              nb::arg("progress").none(), nb::arg("program").none(), nb::arg("device").none(), nb::arg("engine").none());
+  module.def("_shape_of_requests", &fields_of_shape, nb::arg("context_lengths"), nb::arg("query_tokens").none());
   module.def("_set_autotune", &set_autotune, nb::arg("mode"), nb::arg("budget").none(), nb::arg("shape_budget").none(),
              nb::arg("memory").none(), nb::arg("program").none(), nb::arg("engine").none());
 }

@@ -1,5 +1,6 @@
 """decode() and merge_partials() on a GPU that is not there: what arrives at the driver, and what is refused by name."""
 import ctypes
+import dataclasses
 import gc
 import itertools
 import math
@@ -547,6 +548,25 @@ def test_a_typical_batch_is_what_is_looked_up(engine):
     assert grids[64] == alone.grid and grids[BATCH] < grids[64]
     _, launch = decoded(engine, **given, typical_batch=1)  # a smaller one is no limit
     assert launch["arguments"]["batch"] == BATCH
+
+
+def test_the_shape_of_a_mixed_step_is_what_is_looked_up(engine):
+    """By its own mix, and where that is not known by the query tokens of q."""
+    step = leanattn.shape_of([256, 256, 512], [1, 1, 128])
+    assert step == leanattn.Shape(3, 512, 1024, 130, 1, 512, 128 * 384 + 128 * 129 // 2)
+    assert leanattn.shape_of(iter([5, 7])) == leanattn.Shape(2, 7, 12)
+    problem = leanattn.Problem(q_heads=Q_HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, q_len=17, ragged_q=True)
+    with pytest.raises(ValueError, match="chunks is 4"):
+        engine.plan(problem, dataclasses.replace(step, chunks=4))
+    assert engine.plan(problem, step, max_batch=8).max_batch == 8
+    offsets = {"q_offsets": FakeTensor((BATCH + 1,), dtype="int32"), "max_q_len": 1000}
+    given = inputs(q=FakeTensor((40, Q_HEADS, HEAD_DIM)), **offsets)
+    for options in ({}, {"shape": leanattn.Shape(BATCH, CONTEXT, query_tokens=40)}, {"shape": leanattn.Shape(BATCH + 1, CONTEXT), "max_batch": BATCH + 3}):
+        _, launch = decoded(engine, **given, **options)
+        assert launch["arguments"]["batch"] == BATCH
+    for wrong in ("typical_batch", "longest_context", "total_context"):
+        with pytest.raises(ValueError, match="shape"):
+            leanattn.decode(**given, shape=step, **{wrong: 4}, engine=engine)
 
 
 def test_a_capture_before_the_first_call_says_what_to_do(engine):

@@ -137,6 +137,28 @@ leanattn_status leanattn_engine_reload(leanattn_engine* engine) noexcept {
   });
 }
 
+leanattn_status leanattn_shape_of_requests(const int32_t* context_lengths, const int32_t* query_tokens, int32_t batch,
+                                           leanattn_shape* shape) noexcept {
+  return guarded([&]() -> Result<void> {
+    if (context_lengths == nullptr) return tl::unexpected(null_argument("context_lengths"));
+    if (batch < 1)
+      return fail(ErrorCode::invalid_argument, fmt::format("batch is {}", batch), "Give at least one request.");
+    const auto requests = static_cast<std::size_t>(batch);
+    RequestLengths lengths{.context_lengths = {context_lengths, requests}};
+    if (query_tokens != nullptr) lengths.query_tokens = {query_tokens, requests};
+    // The mix is that of a problem with prefill; others do not look at it.
+    DecodeProblem problem;
+    problem.features.ragged_q = true, problem.features.q_len = kMostPrefillTokens;
+    const Shape found = shape_of(problem, lengths);
+    leanattn_shape out;
+    leanattn_shape_init(&out);
+    out.batch = found.batch, out.longest_context = found.longest_context, out.total_context = found.total_context;
+    out.query_tokens = found.mix.query_tokens, out.chunks = found.mix.chunks;
+    out.chunk_context = found.mix.chunk_context, out.chunk_pairs = found.mix.chunk_pairs;
+    return detail::write_struct("shape", out, shape);
+  });
+}
+
 leanattn_status leanattn_engine_lookup(const leanattn_engine* engine, const leanattn_problem* problem,
                                        const leanattn_shape* shape, leanattn_choice* choice) noexcept {
   return guarded([&]() -> Result<void> {
@@ -145,7 +167,7 @@ leanattn_status leanattn_engine_lookup(const leanattn_engine* engine, const lean
     if (auto ok = detail::read_problem(problem, the_problem); !ok) [[unlikely]]
       return ok;
     Shape the_shape;
-    if (auto ok = detail::read_shape(shape, the_shape); !ok) [[unlikely]]
+    if (auto ok = detail::read_shape(shape, the_problem, the_shape); !ok) [[unlikely]]
       return ok;
     if (!core_of(engine).in_its_process()) return tl::unexpected(ProcessMark::forked());
     const auto found = core_of(engine).lookup(the_problem, the_shape);
@@ -165,7 +187,7 @@ leanattn_status leanattn_engine_plan_with(leanattn_engine* engine, const leanatt
     if (auto ok = detail::read_problem(problem, the_problem); !ok) [[unlikely]]
       return ok;
     Shape the_shape;
-    if (auto ok = detail::read_shape(shape, the_shape); !ok) [[unlikely]]
+    if (auto ok = detail::read_shape(shape, the_problem, the_shape); !ok) [[unlikely]]
       return ok;
     const auto when_missing = read_when_missing(options);
     if (!when_missing) [[unlikely]]

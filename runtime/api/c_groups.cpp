@@ -157,7 +157,7 @@ leanattn_status leanattn_engine_plan_group(leanattn_engine* engine, const leanat
     DecodeProblem the_problem;
     if (auto ok = detail::read_problem(problem, the_problem); !ok) return ok;
     Shape the_shape;
-    if (auto ok = detail::read_shape(shape, the_shape); !ok) return ok;
+    if (auto ok = detail::read_shape(shape, the_problem, the_shape); !ok) return ok;
     const auto made = engine_of(engine).plan_group(the_problem, the_shape, member_of(group), stream);
     if (!made) return tl::unexpected(made.error());
     *plan = *made;

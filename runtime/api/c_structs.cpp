@@ -123,7 +123,7 @@ Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out) {
   return {};
 }
 
-Result<void> read_shape(const leanattn_shape* shape, Shape& out) {
+Result<void> read_shape(const leanattn_shape* shape, const DecodeProblem& problem, Shape& out) {
   leanattn_shape storage;
   const auto found = read_struct("shape", shape, storage);
   if (!found) [[unlikely]]
@@ -133,6 +133,12 @@ Result<void> read_shape(const leanattn_shape* shape, Shape& out) {
          .max_batch = read.max_batch,
          .longest_context = read.longest_context,
          .total_context = read.total_context};
+  const bool has_mix = (read.query_tokens | read.chunks | read.chunk_context | read.chunk_pairs) != 0;
+  if (has_mix && has_prefill(problem.features))
+    out.mix = {.query_tokens = read.query_tokens,
+               .chunks = read.chunks,
+               .chunk_context = read.chunk_context,
+               .chunk_pairs = read.chunk_pairs};
   return {};
 }
 

@@ -88,7 +88,8 @@ Result<void> write_struct(const char* name, const T& value, T* out) {
 /// The problem is canonical() and owns its score expression. Heads, sizes and the ranges of features are checked later,
 /// by validate(). Errors: invalid_argument (null, a wrong struct_size, an enumerator that this library does not know).
 Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out);
-Result<void> read_shape(const leanattn_shape* shape, Shape& out);
+/// Without the mix where the problem has no prefill. Errors: invalid_argument (null, a wrong struct_size).
+Result<void> read_shape(const leanattn_shape* shape, const DecodeProblem& problem, Shape& out);
 
 /// Copies a text, which is cut to fit and always terminated.
 template <std::size_t N>

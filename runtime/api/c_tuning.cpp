@@ -59,7 +59,7 @@ Result<TuneOptions> read_tune_options(const leanattn_tune_options* options) {
   return result;
 }
 
-Result<std::vector<Shape>> read_shapes(const leanattn_shape* shapes, std::int32_t count) {
+Result<std::vector<Shape>> read_shapes(const leanattn_shape* shapes, std::int32_t count, const DecodeProblem& problem) {
   if (count < 1)
     return fail(ErrorCode::invalid_argument, fmt::format("shape_count is {}", count), "Give at least one shape.");
   if (shapes == nullptr) return tl::unexpected(detail::null_argument("shapes"));
@@ -72,7 +72,7 @@ Result<std::vector<Shape>> read_shapes(const leanattn_shape* shapes, std::int32_
                               shapes->struct_size),
                   "Make each with leanattn_shape_init.");
     }
-    if (auto ok = detail::read_shape(shape, read.emplace_back()); !ok) return tl::unexpected(ok.error());
+    if (auto ok = detail::read_shape(shape, problem, read.emplace_back()); !ok) return tl::unexpected(ok.error());
   }
   return read;
 }
@@ -116,7 +116,7 @@ Result<void> tune_for_c(leanattn_engine* engine, const leanattn_problem* problem
   if (!core) return tl::unexpected(core.error());
   DecodeProblem the_problem;
   if (auto ok = detail::read_problem(problem, the_problem); !ok) return ok;
-  const auto the_shapes = read_shapes(shapes, shape_count);
+  const auto the_shapes = read_shapes(shapes, shape_count, the_problem);
   if (!the_shapes) return tl::unexpected(the_shapes.error());
   const auto the_options = read_tune_options(options);
   if (!the_options) return tl::unexpected(the_options.error());

@@ -12,7 +12,7 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Two keys are equal when their problems are equal and their shapes mean the same (canonical()). Features beside the
-/// plain ones are represented by a hash of 64 bits.
+/// plain ones, and a mix, are represented by a hash of 64 bits.
 struct LookupKey {
   std::array<std::uint64_t, 6> words{};
 
@@ -21,6 +21,27 @@ struct LookupKey {
 
 /// The bit of the second word that says pdl.
 inline constexpr std::uint64_t kKeyPdl = std::uint64_t{1} << 49;
+
+namespace detail {
+/// A word is folded in by a full product of 64 x 64 -> 128 bits, the step on which wyhash and XXH3 are built.
+inline std::uint64_t fold(std::uint64_t a, std::uint64_t b) noexcept {
+  __extension__ using Wide = unsigned __int128;
+  const auto product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+inline constexpr std::uint64_t kFoldA = 0xa0761d6478bd642f, kFoldB = 0xe7037ed1a0b428db, kFoldC = 0x8ebc6af09c88c6e3;
+}  // namespace detail
+
+/// 64 well mixed bits of a shape's mix, which means the same as another one's if these are equal.
+inline std::uint64_t mix_hash(const Shape& shape) noexcept {
+  using namespace detail;
+  const QueryMix mix = canonical_mix(shape);
+  if (mix == QueryMix{}) return 0;
+  return fold(
+      fold(static_cast<std::uint64_t>(mix.query_tokens) ^ kFoldA, static_cast<std::uint64_t>(mix.chunks) ^ kFoldB) ^
+          static_cast<std::uint64_t>(mix.chunk_context),
+      static_cast<std::uint64_t>(mix.chunk_pairs) ^ kFoldC);
+}
 
 inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shape) noexcept {
   const auto low = [](int value) { return static_cast<std::uint64_t>(static_cast<std::uint32_t>(value)); };
@@ -36,20 +57,15 @@ inline LookupKey make_lookup_key(const DecodeProblem& problem, const Shape& shap
                              static_cast<std::uint64_t>(problem.group_link) << 50;
   return {{pair(problem.q_heads, problem.kv_heads), low(problem.head_dim) | kind, pair(shape.batch, max_batch),
            static_cast<std::uint64_t>(shape.longest_context), static_cast<std::uint64_t>(total),
-           is_plain_fast(problem.features) ? 0 : features_hash(problem.features)}};
+           (is_plain_fast(problem.features) ? 0 : features_hash(problem.features)) ^
+               (shape.mix.query_tokens > shape.batch ? mix_hash(shape) : 0)}};
 }
 
-/// 64 well mixed bits. Each word is folded in by a full product of 64 x 64 -> 128 bits, the step on which wyhash and
-/// XXH3 are built. This is enough for six words of which the last one is a hash already.
+/// 64 well mixed bits. This is enough for six words of which the last one is a hash already.
 inline std::uint64_t hash(const LookupKey& key) noexcept {
-  __extension__ using Wide = unsigned __int128;
-  const auto fold = [](std::uint64_t a, std::uint64_t b) {
-    const Wide product = static_cast<Wide>(a) * b;
-    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-  };
-  constexpr std::uint64_t kA = 0xa0761d6478bd642f, kB = 0xe7037ed1a0b428db, kC = 0x8ebc6af09c88c6e3;
+  using namespace detail;
   const auto& w = key.words;
-  return fold(fold(w[0] ^ kA, w[1] ^ kB) ^ fold(w[2] ^ kB, w[3] ^ kC) ^ w[5], w[4] ^ kA);
+  return fold(fold(w[0] ^ kFoldA, w[1] ^ kFoldB) ^ fold(w[2] ^ kFoldB, w[3] ^ kFoldC) ^ w[5], w[4] ^ kFoldA);
 }
 
 }  // namespace v1

@@ -96,8 +96,8 @@ Result<const LoadedKernel*> GpuBackend::loaded(const KernelSpec& spec) {
 }
 
 Result<double> GpuBackend::begin_shape(const Shape& shape) {
-  return begin_requests(requests_.context_lengths.empty() ? StepRequests{.context_lengths = context_lengths_of(shape)}
-                                                          : requests_);
+  if (!requests_.context_lengths.empty()) return begin_requests(requests_);
+  return begin_requests({.context_lengths = context_lengths_of(shape), .query_tokens = query_tokens_of(shape)});
 }
 
 Result<double> GpuBackend::begin_requests(StepRequests requests) {

@@ -265,18 +265,37 @@ std::vector<RankedConfig> spread(std::span<const RankedConfig> ranked, std::size
   return chosen;
 }
 
-std::vector<int> context_lengths_of(const Shape& shape) {
-  const int batch = std::max(shape.batch, 1);
-  const auto longest = static_cast<int>(std::min<std::int64_t>(shape.longest_context, std::numeric_limits<int>::max()));
-  std::vector<int> lengths(static_cast<std::size_t>(batch), longest);
-  if (shape.total_context == 0 || batch == 1) return lengths;
-  const std::int64_t rest = std::max<std::int64_t>(shape.total_context - longest, 0);
-  const std::int64_t share = rest / (batch - 1), extra = rest % (batch - 1);
-  for (int i = 1; i < batch; ++i) {
-    lengths[static_cast<std::size_t>(i)] =
-        static_cast<int>(std::min<std::int64_t>(share + (i <= extra ? 1 : 0), longest));
-  }
+namespace {
+
+/// `total` in `count` parts that differ by one at most, each up to `most`.
+void add_even_parts(std::vector<int>& parts, std::int64_t total, std::int64_t count, std::int64_t most) {
+  for (std::int64_t i = 0; i < count; ++i)
+    parts.push_back(static_cast<int>(std::min(total / count + (i < total % count ? 1 : 0), most)));
+}
+
+}  // namespace
+
+std::vector<int> context_lengths_of(const Shape& given) {
+  const Shape shape = canonical(given);
+  const std::int64_t longest = std::min<std::int64_t>(shape.longest_context, std::numeric_limits<int>::max()),
+                     chunks = shape.mix.chunks, decodes = std::max(shape.batch, 1) - chunks;
+  const std::int64_t all = total_tokens(shape), of_chunks = chunks > 0 ? std::min(shape.mix.chunk_context, all) : 0,
+                     of_decodes = all - of_chunks;
+  // The first request is the longest, unless the chunks' contexts leave too few tokens for it.
+  const std::int64_t first = chunks == 0 || of_decodes >= longest ? longest : 0;
+  std::vector<int> lengths;
+  if (first > 0) lengths.push_back(static_cast<int>(first));
+  add_even_parts(lengths, std::max<std::int64_t>(of_decodes - first, 0), decodes - (first > 0 ? 1 : 0), longest);
+  add_even_parts(lengths, of_chunks, chunks, longest);
   return lengths;
+}
+
+std::vector<int> query_tokens_of(const Shape& given) {
+  const Shape shape = canonical(given);
+  if (shape.mix == QueryMix{}) return {};
+  std::vector<int> tokens(static_cast<std::size_t>(shape.batch - shape.mix.chunks), 1);
+  add_even_parts(tokens, chunk_tokens(shape), shape.mix.chunks, shape.longest_context);
+  return tokens;
 }
 
 }  // namespace v1

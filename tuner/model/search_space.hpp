@@ -49,9 +49,11 @@ std::vector<RankedConfig> rank_grids(const ModelParameters& parameters, const De
 std::vector<RankedConfig> spread(std::span<const RankedConfig> ranked, std::size_t count, double distance = 0.08);
 
 /// The context lengths that a shape stands for, one for each sequence of the batch: the first one has the longest
-/// context, and the others share the rest of the total equally. Each is within 0 .. longest. The shape need not be
-/// canonical.
+/// context, and the others share the rest of the total equally. Each is within 0 .. longest. Of a mixed step, the
+/// chunks come last and share their contexts equally. The shape need not be canonical.
 std::vector<int> context_lengths_of(const Shape& shape);
+/// The query tokens of the same requests: one, and those of the chunks in equal shares; empty where there is no mix.
+std::vector<int> query_tokens_of(const Shape& shape);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -29,7 +29,23 @@ std::string size_name(std::int64_t value) {
 
 bool is_uniform(const Shape& shape) { return canonical(shape).total_context == 0; }
 
-std::string shape_name(const Shape& shape) {
+std::string shape_name(const Shape& given) {
+  const Shape shape = canonical(given);
+  if (const QueryMix& mix = shape.mix; mix != QueryMix{}) {
+    // An average has a sign before it where it is not whole.
+    const auto about = [](std::int64_t total, std::int64_t count) { return total % count == 0 ? "" : "~"; };
+    const auto each = [&](std::int64_t total, std::int64_t count) {
+      return fmt::format("{}{}", about(total, count), size_name(total / count));
+    };
+    const std::int64_t decodes = shape.batch - mix.chunks, tokens = chunk_tokens(shape);
+    const std::string count = mix.chunks == 1 ? "" : fmt::format("{} x ", mix.chunks);
+    const std::string chunks = fmt::format("{}{}{} of {}", count, about(tokens, mix.chunks), tokens / mix.chunks,
+                                           each(mix.chunk_context, mix.chunks));
+    if (decodes == 0) return chunks;
+    const std::int64_t context = std::max<std::int64_t>(total_tokens(shape) - mix.chunk_context, 0);
+    const std::string one = fmt::format("{} x 1 of {}", decodes, each(context, decodes));
+    return fmt::format("{} + {}", one, chunks);
+  }
   if (is_uniform(shape)) return fmt::format("{} x {}", shape.batch, size_name(shape.longest_context));
   return fmt::format("{} x up to {}, {} in all", shape.batch, size_name(shape.longest_context),
                      size_name(shape.total_context));

@@ -15,7 +15,8 @@ namespace detail {
 std::string problem_name(const DecodeProblem& problem);
 /// An exact number: "64k", "1500".
 std::string size_name(std::int64_t value);
-/// A shape: "8 x 4k", or if it is ragged "32 x up to 128k, 160k in all".
+/// A shape: "8 x 4k"; if it is ragged "32 x up to 128k, 160k in all"; of a mixed step "64 x 1 of 4k + 2048 of 8k", the
+/// average query tokens and contexts of decodes and of chunks.
 std::string shape_name(const Shape& shape);
 /// A number of bytes in decimal units: "33.6 MB".
 std::string bytes_name(std::int64_t bytes);

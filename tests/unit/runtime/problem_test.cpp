@@ -5,6 +5,9 @@
 #include <rapidcheck/gtest.h>
 
 #include <limits>
+#include <vector>
+
+#include "runtime/lookup/key.hpp"
 
 namespace leanattn {
 namespace {
@@ -329,6 +332,129 @@ TEST(Canonical, ShapesOfEqualMeaningAreEqual) {
   EXPECT_EQ(total_tokens(ragged), 3000);
 }
 
+const DecodeProblem kPrefill = canonical({.features = {.q_len = 17, .ragged_q = true}});
+
+/// 64 decodes of 4096 tokens beside a chunk of 2048 tokens at the end of 8192.
+Shape mixed_step() {
+  std::vector<int> lengths(64, 4096), tokens(64, 1);
+  lengths.push_back(8192), tokens.push_back(2048);
+  return shape_of(kPrefill, {lengths, tokens});
+}
+
+TEST(Mix, IsTheDecodesTheChunksAndTheirPairs) {
+  const Shape shape = mixed_step();
+  EXPECT_EQ(shape.batch, 65);
+  EXPECT_EQ(shape.longest_context, 8192);
+  EXPECT_EQ(total_tokens(shape), 64 * 4096 + 8192);
+  EXPECT_EQ(shape.mix, (QueryMix{.query_tokens = 64 + 2048,
+                                 .chunks = 1,
+                                 .chunk_context = 8192,
+                                 .chunk_pairs = 2048 * 6144 + 2048 * 2049 / 2}));
+  EXPECT_EQ(chunk_tokens(shape), 2048);
+  EXPECT_TRUE(validate(kPrefill, shape));
+  // Requests that bring nothing, more than their context has, or no context.
+  const std::vector<int> lengths{100, 0, 10, -1}, tokens{0, 5, 20, 1};
+  const Shape odd = shape_of(kPrefill, {lengths, tokens});
+  EXPECT_EQ(odd.mix, (QueryMix{.query_tokens = 13, .chunks = 1, .chunk_context = 10, .chunk_pairs = 55}));
+  EXPECT_TRUE(validate(kPrefill, odd));
+}
+
+TEST(Mix, OfOneQueryTokenEachOrWithoutPrefillThereIsNone) {
+  const std::vector<int> lengths{100, 200}, ones{1, 1}, several{4, 2};
+  const Shape decodes{.batch = 2, .longest_context = 200, .total_context = 300};
+  EXPECT_EQ(shape_of(kPrefill, {lengths, ones}), decodes);
+  EXPECT_EQ(shape_of(kPrefill, {lengths}), decodes);
+  EXPECT_EQ(shape_of({.features = {.q_len = 16, .ragged_q = true}}, {lengths, several}), decodes);
+  EXPECT_EQ(canonical({.batch = 2, .longest_context = 200, .mix = {.query_tokens = 2}}).mix, QueryMix{});
+  Shape mixed = decodes;
+  mixed.mix.query_tokens = 6;
+  const auto refused = validate(DecodeProblem{}, mixed);
+  ASSERT_EQ(code_of(refused), ErrorCode::invalid_argument);
+  EXPECT_NE(refused.error().message.find("query_tokens is 6"), std::string::npos) << refused.error().message;
+}
+
+TEST(Mix, OfALimitOfQueryTokensTheChunksAreAsFewAsCanHaveThem) {
+  const auto mix_of = [](Shape shape) {
+    EXPECT_TRUE(validate(kPrefill, shape));
+    EXPECT_EQ(canonical(canonical(shape)), canonical(shape));
+    EXPECT_TRUE(validate(kPrefill, canonical(shape)));
+    return canonical(shape).mix;
+  };
+  const Shape step{.batch = 65, .longest_context = 8192, .mix = {.query_tokens = 64 + 2048}};
+  EXPECT_EQ(mix_of(step), mixed_step().mix);
+  EXPECT_EQ(mix_of({.batch = 4, .longest_context = 100, .mix = {.query_tokens = 203}}),
+            (QueryMix{.query_tokens = 203, .chunks = 3, .chunk_context = 300, .chunk_pairs = 13500}));
+  // No more than the contexts have.
+  EXPECT_EQ(
+      mix_of({.batch = 2, .longest_context = 100, .total_context = 150, .mix = {.query_tokens = 8192}}),
+      (QueryMix{.query_tokens = 150, .chunks = 2, .chunk_context = 150, .chunk_pairs = 150 * 150 / 2 - 150 * 148 / 4}));
+  EXPECT_EQ(mix_of({.batch = 2, .longest_context = 1, .mix = {.query_tokens = 8192}}), QueryMix{});
+  // Keys are made of shapes before these are checked.
+  for (const Shape& wrong : {Shape{.batch = 1, .longest_context = 1, .total_context = 50, .mix = {.query_tokens = 10}},
+                             Shape{.batch = -1, .longest_context = -5, .mix = {.query_tokens = 10}},
+                             Shape{.batch = 0, .longest_context = 9, .total_context = 50, .mix = {.query_tokens = 10}}})
+    EXPECT_EQ(canonical_mix(wrong), QueryMix{});
+  const Shape most{.batch = 1 << 10, .longest_context = kLargestInt, .mix = {.query_tokens = kLargestInt}};
+  EXPECT_GT(mix_of(most).chunk_pairs, 0);
+}
+
+TEST(Mix, NonsenseIsAnInvalidArgumentThatNamesFieldAndValue) {
+  const std::pair<QueryMix, const char*> cases[] = {
+      {{.query_tokens = -1}, "query_tokens is -1"},
+      {{.query_tokens = 100, .chunks = 5}, "chunks is 5"},
+      {{.query_tokens = 100, .chunk_context = 50}, "chunk_context is 50"},
+      {{.query_tokens = 4, .chunks = 1}, "query_tokens is 4"},        // of 4 requests
+      {{.query_tokens = 1100, .chunks = 1}, "query_tokens is 1100"},  // in a context of 1000
+      {{.query_tokens = 103, .chunks = 1, .chunk_context = 99}, "chunk_context is 99"},
+      {{.query_tokens = 103, .chunks = 1, .chunk_context = 1001}, "chunk_context is 1001"},
+      {{.query_tokens = 103, .chunks = 1, .chunk_pairs = 99}, "chunk_pairs is 99"},
+      {{.query_tokens = 103, .chunks = 1, .chunk_pairs = 100001}, "chunk_pairs is 100001"},
+  };
+  for (const auto& [mix, words] : cases) {
+    const auto refused = validate(kPrefill, {.batch = 4, .longest_context = 1000, .mix = mix});
+    ASSERT_EQ(code_of(refused), ErrorCode::invalid_argument) << words;
+    EXPECT_NE(refused.error().message.find(words), std::string::npos) << refused.error().message;
+  }
+}
+
+TEST(Mix, IsPartOfAShapesTextOnlyWhereThereIsOne) {
+  const std::string text = to_json(mixed_step());
+  EXPECT_EQ(text,
+            R"({"batch":65,"longest_context":8192,"max_batch":0,"mix":{"chunk_context":8192,"chunk_pairs":14681088,)"
+            R"("chunks":1,"query_tokens":2112},"total_context":270336})");
+  EXPECT_EQ(shape_from_json(text).value(), mixed_step());
+  EXPECT_EQ(to_json(Shape{.batch = 2, .longest_context = 200, .mix = {.query_tokens = 2}}),
+            to_json(Shape{.batch = 2, .longest_context = 200}));
+  for (const char* wrong : {R"("mix":7)", R"("mix":{"chunks":1})",
+                            R"("mix":{"chunk_context":1,"chunk_pairs":1,"chunks":1,"query_tokens":1})"})
+    EXPECT_FALSE(shape_from_json(std::string(R"({"batch":2,"longest_context":9,"max_batch":0,)") + wrong +
+                                 R"(,"total_context":0})"))
+        << wrong;
+}
+
+TEST(Mix, AWindowHidesMoreOfDecodesThanOfChunks) {
+  DecodeProblem windowed = kPrefill;
+  windowed.features.window = 1000;
+  const Shape visible = visible_shape(windowed, mixed_step());
+  EXPECT_EQ(visible.mix, (QueryMix{.query_tokens = 2112, .chunks = 1, .chunk_context = 3047, .chunk_pairs = 2048000}));
+  EXPECT_EQ(total_tokens(visible), 64 * 1000 + 3047);
+  EXPECT_TRUE(validate(windowed, visible));
+  DecodeProblem full = kPrefill;
+  full.features.mask = QueryMask::full;
+  EXPECT_EQ(visible_shape(full, mixed_step()).mix.chunk_pairs, 2048 * 8192);
+}
+
+TEST(Mix, OtherMixesOfTheSameContextsAreOtherKeys) {
+  const Shape chunk = mixed_step();
+  Shape none = chunk, more = chunk, same = chunk;
+  none.mix = {}, more.mix.query_tokens += 1, same.mix = {.query_tokens = 2112};
+  EXPECT_FALSE(make_lookup_key(kPrefill, chunk) == make_lookup_key(kPrefill, none));
+  EXPECT_FALSE(make_lookup_key(kPrefill, chunk) == make_lookup_key(kPrefill, more));
+  EXPECT_TRUE(make_lookup_key(kPrefill, chunk) == make_lookup_key(kPrefill, same));
+  more.mix = {.query_tokens = 65};
+  EXPECT_TRUE(make_lookup_key(kPrefill, more) == make_lookup_key(kPrefill, none));
+}
+
 TEST(Json, IsOneLineWithSortedKeys) {
   EXPECT_EQ(to_json(DecodeProblem{}),
             R"({"dtype":"bf16","head_dim":128,"kv_heads":8,"layout":"contiguous","lse":false,"q_heads":32})");
@@ -415,6 +541,19 @@ Shape any_shape() {
   shape.longest_context = *rc::gen::inRange<std::int64_t>(1, std::int64_t{1} << 24);
   shape.total_context = *rc::gen::element(std::int64_t{0}, shape.longest_context, shape.batch * shape.longest_context);
   return shape;
+}
+
+RC_GTEST_PROP(Mix, OfAnyRequestsIsAValidShapeThatReadsBackEqual, ()) {
+  DecodeProblem problem = kPrefill;
+  problem.features.window = *rc::gen::element(0, 1, 100, 5000);
+  const auto count = *rc::gen::inRange<std::size_t>(1, 40);
+  const auto lengths = *rc::gen::container<std::vector<int>>(count, rc::gen::inRange(-2, 9000));
+  const auto tokens = *rc::gen::container<std::vector<int>>(count, rc::gen::inRange(-2, 9000));
+  const Shape shape = shape_of(problem, {lengths, tokens});
+  RC_ASSERT(validate(problem, shape).has_value());
+  RC_ASSERT(shape_from_json(to_json(shape)).value() == shape);
+  RC_ASSERT(validate(problem, visible_shape(problem, shape)).has_value());
+  RC_ASSERT(total_tokens(visible_shape(problem, shape)) <= total_tokens(shape));
 }
 
 RC_GTEST_PROP(Json, OfAnyValidProblemReadsBackEqual, ()) {

@@ -45,7 +45,7 @@ int abi_c_wrong_initialisers(void) {
   leanattn_nccl_options_init(&nccl);
   wrong += options.struct_size != sizeof options || options.device != 0 || options.cache_dir != NULL;
   wrong += problem.struct_size != sizeof problem || problem.q_heads != 0 || problem.pdl != 0;
-  wrong += shape.struct_size != sizeof shape || shape.total_context != 0;
+  wrong += shape.struct_size != sizeof shape || shape.total_context != 0 || shape.query_tokens != 0;
   wrong += choice.struct_size != sizeof choice || choice.kernel_name[0] != 0;
   wrong += info.struct_size != sizeof info || info.kernel_name != NULL;
   wrong += args.struct_size != sizeof args || args.scale != 0 || args.o_stride_head != 0;

@@ -72,12 +72,17 @@ TEST(Abi, PlanOptions) {
 }
 
 TEST(Abi, Shape) {
-  EXPECT_EQ(sizeof(leanattn_shape), 32u);
+  EXPECT_EQ(sizeof(leanattn_shape), 64u);
   EXPECT_FIELD(leanattn_shape, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_shape, batch, 8, 4);
   EXPECT_FIELD(leanattn_shape, max_batch, 12, 4);
   EXPECT_FIELD(leanattn_shape, longest_context, 16, 8);
   EXPECT_FIELD(leanattn_shape, total_context, 24, 8);
+  EXPECT_FIELD(leanattn_shape, query_tokens, 32, 8);
+  EXPECT_FIELD(leanattn_shape, chunk_context, 40, 8);
+  EXPECT_FIELD(leanattn_shape, chunk_pairs, 48, 8);
+  EXPECT_FIELD(leanattn_shape, chunks, 56, 4);
+  EXPECT_FIELD(leanattn_shape, reserved, 60, 4);
 }
 
 TEST(Abi, TuneOptions) {

@@ -53,6 +53,29 @@ class CApi : public ::testing::Test {
   const leanattn_plan* plan = nullptr;
 };
 
+TEST_F(CApi, RequestsThatAreKnownGiveTheShapeAndItsMix) {
+  const std::int32_t lengths[] = {4096, 4096, 8192}, tokens[] = {1, 1, 2048};
+  ASSERT_EQ(leanattn_shape_of_requests(lengths, tokens, 3, &shape), LEANATTN_OK);
+  EXPECT_EQ(shape.batch, 3);
+  EXPECT_EQ(shape.longest_context, 8192);
+  EXPECT_EQ(shape.total_context, 16384);
+  EXPECT_EQ(shape.query_tokens, 2050);
+  EXPECT_EQ(shape.chunks, 1);
+  EXPECT_EQ(shape.chunk_context, 8192);
+  EXPECT_EQ(shape.chunk_pairs, 14681088);
+  ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK) << "a mix without prefill";
+  problem.ragged_q = 1, problem.q_len = 2048, shape.chunks = 4;
+  expect_error(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_INVALID_ARGUMENT, "chunks is 4");
+  shape.struct_size = 32;  // of an older program, which has no mix
+  ASSERT_EQ(leanattn_engine_lookup(engine, &problem, &shape, &choice), LEANATTN_OK);
+  ASSERT_EQ(leanattn_shape_of_requests(lengths, nullptr, 2, &shape), LEANATTN_OK);
+  EXPECT_EQ(shape.struct_size, 32u);
+  EXPECT_EQ(shape.total_context, 0);
+  EXPECT_EQ(shape.chunks, 4) << "beyond the older struct";
+  expect_error(leanattn_shape_of_requests(nullptr, nullptr, 2, &shape), LEANATTN_INVALID_ARGUMENT, "context_lengths");
+  expect_error(leanattn_shape_of_requests(lengths, nullptr, 0, &shape), LEANATTN_INVALID_ARGUMENT, "batch is 0");
+}
+
 TEST_F(CApi, VersionAndNamesAreThere) {
   EXPECT_STREQ(leanattn_version(), "0.2.0");
   EXPECT_STREQ(leanattn_status_name(LEANATTN_OK), "ok");

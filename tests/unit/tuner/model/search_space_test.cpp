@@ -233,5 +233,18 @@ TEST(SearchSpace, ContextLengthsAddUpToTheShape) {
   }
 }
 
+TEST(SearchSpace, RequestsOfAMixedStepAddUpToItsMix) {
+  const Shape chunk{.batch = 3, .longest_context = 100, .total_context = 170, .mix = {80, 1, 100, 5000}};
+  EXPECT_EQ(context_lengths_of(chunk), (std::vector<int>{35, 35, 100}));
+  EXPECT_EQ(query_tokens_of(chunk), (std::vector<int>{1, 1, 78}));
+  const Shape prompts{.batch = 2, .longest_context = 300, .mix = {.query_tokens = 601}};
+  EXPECT_EQ(context_lengths_of(prompts), (std::vector<int>{300, 300}));
+  EXPECT_EQ(query_tokens_of(prompts), (std::vector<int>{300, 300}));
+  const Shape long_decode{.batch = 4, .longest_context = 1000, .total_context = 1205, .mix = {25, 2, 105, 900}};
+  EXPECT_EQ(context_lengths_of(long_decode), (std::vector<int>{1000, 100, 53, 52}));
+  EXPECT_EQ(query_tokens_of(long_decode), (std::vector<int>{1, 1, 12, 11}));
+  EXPECT_TRUE(query_tokens_of({.batch = 3, .longest_context = 100}).empty());
+}
+
 }  // namespace
 }  // namespace leanattn
