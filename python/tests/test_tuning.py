@@ -76,6 +76,18 @@ def test_plans_are_exact_afterwards(engine, notes):
     assert len(orders(notes)) == 1
 
 
+def test_steps_with_prefill_are_tuned_by_their_mix(engine, notes):
+    problem = leanattn.Problem(q_heads=8, kv_heads=2, head_dim=64, page_size=16, q_len=2048, ragged_q=True)
+    step = leanattn.shape_of([4096] * 4 + [2000], [1] * 4 + [700])
+    result, = leanattn.tune(problem, [step], budget=600, engine=engine)
+    assert (result.status, result.provenance, result.shape) == ("ok", "exact", step)
+    order, = orders(notes)
+    assert order["shapes"][0]["mix"] == {"query_tokens": 704, "chunks": 1, "chunk_context": 2000, "chunk_pairs": step.chunk_pairs}
+    provenances = [engine.plan(problem, shape).provenance for shape in (step, leanattn.Shape(5, 4096, step.total_context, query_tokens=4000))]
+    assert provenances[0] == "exact" != provenances[1]
+    assert engine.plan(problem, 5, longest_context=4096, total_context=step.total_context).provenance == "fallback"  # the mix is not known
+
+
 def test_progress_comes_and_an_exception_of_it_stops_the_tuning(engine, monkeypatch):
     seen = []
     leanattn.tune(PROBLEM, [(1, 512)], budget=600, engine=engine, progress=seen.append)

@@ -11,6 +11,7 @@
 #include "generator/kv_encoding.hpp"
 #include "runtime/lookup/fitted_costs.hpp"
 #include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/mixed_line.hpp"
 #include "runtime/lookup/residency.hpp"
 
 namespace leanattn {
@@ -158,6 +159,64 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
   const double threads = 32.0 * spec.warps;
   merge_columns_ = layout.partial_columns / threads;
   merge_turns_ = std::ceil(merge_columns_);
+  if (of.is_mixed()) add_mix(of, spec, layout);
+}
+
+void LaunchModel::add_mix(const DecodeStep& step, const KernelSpec& spec, const KernelLayout& layout) {
+  const Costs& costs = parameters_.costs;
+  const int columns = spec.head_dim + value_dim(spec);
+  const MixedLine line = mixed_line(step, spec, layout);
+  bytes_ = static_cast<double>(step.bytes);
+  row_bytes_ = static_cast<double>(step.shape.mix.query_tokens) * step.problem.q_heads * 2 * columns;
+  // The warpgroups for many query rows take every step together. Beside them, others may have the decodes.
+  const bool side_by_side = layout.family->halves != nullptr;
+  if (side_by_side) crowding_ = 1;
+  const double turns = tile_ / (side_by_side || layout.family == &kWgmmaPrefill ? layout.step_tokens : turn_tokens_);
+  const double pull_us = tile_ * token_bytes_ * static_cast<double>(sms_) / (costs.sm_rate * parameters_.memory_rate);
+  const double tile_us = std::max({turns * turn_us_, pull_us, tile_ / ring_tokens_ * costs.latency});
+  const double light = static_cast<double>(layout.light_tile_positions) / layout.tile_positions;
+  Mixed mixed;
+  double first_us = 0;
+  const auto both = [&](double& sum, double us) { sum = side_by_side ? soft_max(sum, us) : sum + us; };
+  const auto add = [&](const MixedLine::Part& part, Mixed::Part& out, std::int64_t longest) {
+    const double one_us = 2 * part.rows <= layout.rows ? light * tile_us : tile_us;
+    const double rows_us = costs.row * part.rows * columns / 256.0,
+                 all_us = static_cast<double>(part.lean_tiles) * one_us;
+    both(mixed.tiles_us, all_us), both(first_us, all_us * rows_us);
+    both(mixed.segments_us, static_cast<double>(part.output_tiles) * (costs.segment + rows_us));
+    out = {.longest_us = static_cast<double>(longest) / tile_ * one_us,
+           .partial_us = costs.partial * merge_turns_ * part.rows / layout.rows};
+  };
+  const QueryMix& mix = step.visible.mix;
+  const std::int64_t of_chunk = divide_up(mix.chunk_context, mix.chunks);
+  add(line.decodes, mixed.decodes, step.visible.longest_context);
+  add(line.chunks, mixed.chunks, of_chunk);
+  mixed.tile_us = mixed.tiles_us / static_cast<double>(line.lean_tiles());
+  // Where the average LeanTile is, the average CTA begins and ends.
+  mixed.cut_us = costs.segment + first_us / mixed.tiles_us;
+  start_us_ += first_us / mixed.tiles_us - row_us_;
+  mixed_ = mixed;
+}
+
+ModelledTime LaunchModel::with_mix(std::int64_t grid) const {
+  const PartFactors& factors = parameters_.factors;
+  const std::int64_t at_once = std::min(grid, held_ * sms_);
+  const auto ctas = static_cast<double>(grid), busy = static_cast<double>(at_once);
+  const double crowded = std::max(static_cast<double>(divide_up(at_once, sms_)) * crowding_, 1.0);
+  const double range_us = mixed_->tiles_us / ctas, segments_us = (mixed_->segments_us + ctas * mixed_->cut_us) / busy;
+  // Ranges are whole LeanTiles.
+  const double sm_us = crowded * (mixed_->tiles_us / busy + mixed_->tile_us / 2) + segments_us;
+  const double stream = soft_max(sm_us, (bytes_ + row_bytes_) / parameters_.memory_rate) - segments_us;
+  double merge = 0;
+  for (const Mixed::Part& part : {mixed_->decodes, mixed_->chunks}) {
+    const auto more = static_cast<std::int64_t>(std::min(std::ceil(part.longest_us / range_us), ctas - 1));
+    if (more > 0) merge = std::max(merge, part.partial_us * static_cast<double>(merged_in_a_row(1 + more)));
+  }
+  return {.start = factors[0] * start_us_,
+          .stream = factors[1] * stream,
+          .segments = factors[2] * segments_us,
+          .merge = factors[3] * merge,
+          .kind = kind_of(true, grid > 1, grid < sms_ - sms_ / 8)};
 }
 
 /// How many times a grid reads KV. Two row blocks of a KV head are one output tile apart on the line, and so far is the
@@ -187,6 +246,7 @@ ModelledTime LaunchModel::with_grid(std::int64_t wanted_grid) const {
   const Costs& costs = parameters_.costs;
   const PartFactors& factors = parameters_.factors;
   const std::int64_t grid = std::clamp<std::int64_t>(wanted_grid, 1, tiles_);
+  if (mixed_) return with_mix(grid);
   const Line line = line_of(tiles_per_output_, tiles_ / tiles_per_output_, grid);
   // The last LeanTile of an output tile may have fewer tokens.
   const auto whole = static_cast<double>(line.longest / tiles_per_output_),

@@ -12,14 +12,18 @@
 //             room for CTAs free delays the launch after it.
 //   segments: of the busiest CTA after its first. The pipeline drains and fills, and query rows change.
 //   merge:    partials one after the other, or by contributors that wait for each other.
-// The part of the schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for
-// ragged ones. The costs are those of costs.hpp. A session of the tuner fits a factor for each of the four parts to its
-// trials (tuner/model/cost_model_fit.hpp).
+// Of a mixed step, the ranges of the line take equal times: an even share of the times of all LeanTiles, those of
+// decodes and those of chunks, and of all segments, one for each output tile and one for each cut. The part of the
+// schedule is exact for batches of equal lengths (templates/line/schedule.cuh), and an average for ragged ones. The
+// costs are those of costs.hpp. A session of the tuner fits a factor for each of the four parts to its trials
+// (tuner/model/cost_model_fit.hpp).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
+#include "generator/kernel_layout.hpp"
 #include "runtime/lookup/costs.hpp"
 #include "runtime/lookup/decode_step.hpp"
 
@@ -69,6 +73,20 @@ class LaunchModel {
  private:
   double reads_of_kv(std::int64_t grid) const;
   double busiest_sm_us(std::int64_t ctas, double tokens_of_cta, std::int64_t segments) const;
+  void add_mix(const DecodeStep& step, const KernelSpec& spec, const KernelLayout& layout);
+  ModelledTime with_mix(std::int64_t grid) const;
+
+  /// Of a mixed step.
+  struct Mixed {
+    struct Part {
+      double longest_us = 0;  // of the LeanTiles of its longest output tile
+      double partial_us = 0;  // of merging one partial
+    };
+    Part decodes, chunks;
+    double tiles_us = 0, segments_us = 0;  // of all LeanTiles, and of starting all output tiles
+    double cut_us = 0;                     // of the partial that a range leaves where it ends within an output tile
+    double tile_us = 0;                    // of the average LeanTile
+  };
 
   const ModelParameters& parameters_;
   std::int64_t sms_, held_;
@@ -81,6 +99,7 @@ class LaunchModel {
   double turn_us_, crowding_;         // of one turn, and by how much longer it takes for each CTA of an SM
   double start_us_, row_us_, merge_turns_, merge_columns_;
   bool dependent_, waits_;
+  std::optional<Mixed> mixed_;
 };
 
 /// The same for one grid.

@@ -33,9 +33,11 @@ struct DecodeStep {
   double raggedness;      ///< the longest visible context over the average one, in octaves
   KernelSpec base;        ///< base_spec()
 
-  /// Whether one request is so much longer than the average that the schedule has to charge for segments
-  /// (Config::segment_cost).
-  bool ragged() const { return raggedness > 0.5; }
+  /// Whether requests with several query tokens are known to be in it.
+  bool is_mixed() const { return shape.mix.chunks > 0; }
+  /// Whether output tiles differ so much that the schedule has to charge for segments (Config::segment_cost): one
+  /// request is much longer than the average, or the step is mixed.
+  bool ragged() const { return raggedness > 0.5 || is_mixed(); }
 };
 
 }  // namespace v1

@@ -68,6 +68,8 @@ std::vector<EstimatedKernel> estimated_kernels(const DecodeStep& step, std::span
     if (kernels.size() >= kMostOfWitnesses) break;
     if (const auto spec = with_tunables_of(step.base, witness.measured->choice.config.spec)) add(*spec, 0);
   }
+  // Kernels for prefill differ in their steps and stages, which the model tells apart less well than a tuning does.
+  if (step.is_mixed() && !kernels.empty()) return kernels;
   const double untimed = in_group(step.problem.features) ? 0 : kNotTheDefault;
   const double doubt = kernels.empty() ? untimed : kUntried;
   const std::vector<KernelSpec> usual = usual_kernels(step.device, step.problem);

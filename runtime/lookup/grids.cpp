@@ -8,6 +8,7 @@
 #include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
+#include "runtime/lookup/mixed_line.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -50,6 +51,7 @@ std::int64_t output_tiles(const DecodeProblem& problem, int batch, const KernelS
 }
 
 std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec) {
+  if (step.is_mixed()) return mixed_line(step, spec, layout_of(spec)).output_tiles();
   const std::int64_t most = output_tiles(step.problem, step.shape.batch, spec);
   if (!has_prefill(spec.features)) return most;
   const std::int64_t blocks = divide_up(step.shape.longest_context * spec.group, layout_of(spec).rows);
@@ -57,6 +59,7 @@ std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec) {
 }
 
 std::int64_t lean_tiles(const DecodeStep& step, const KernelSpec& spec) {
+  if (step.is_mixed()) return mixed_line(step, spec, layout_of(spec)).lean_tiles();
   // Each request has whole LeanTiles. The lengths of a ragged batch are not known, so its average stands for them.
   const std::int64_t average = divide_up(total_tokens(step.visible), step.shape.batch);
   return saturating_product(output_tiles(step, spec), std::max<std::int64_t>(1, divide_up(average, spec.tile)));

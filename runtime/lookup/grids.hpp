@@ -11,10 +11,12 @@ namespace leanattn {
 inline namespace v1 {
 
 /// The most output tiles of a launch: batch * kv_heads * row_blocks, and with a selection as many for each query token.
-/// Saturates at INT64_MAX. Of a step, requests bring no more prefill than their contexts have.
+/// Saturates at INT64_MAX. Of a step, requests bring no more prefill than their contexts have, and with a
+/// mix what that says.
 std::int64_t output_tiles(const DecodeProblem& problem, int batch, const KernelSpec& spec);
 std::int64_t output_tiles(const DecodeStep& step, const KernelSpec& spec);
-/// LeanTiles on the line, of visible tokens only. Every request counts with the average length. Saturates at INT64_MAX.
+/// LeanTiles on the line, of visible tokens only. Every request counts with the average length, and with a
+/// mix every decode and every chunk. Saturates at INT64_MAX.
 std::int64_t lean_tiles(const DecodeStep& step, const KernelSpec& spec);
 
 /// CTAs of this spec that are certainly resident at once: as many as its launch bounds promise, on every SM.

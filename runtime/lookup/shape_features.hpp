@@ -2,6 +2,8 @@
 // other. Plain data; any thread.
 #pragma once
 
+#include <optional>
+
 #include "runtime/lookup/decode_step.hpp"
 
 namespace leanattn {
@@ -12,6 +14,7 @@ struct ShapeFeatures {
   double outputs = 0;            ///< output tiles
   double tokens_per_output = 0;  ///< visible tokens of the average request; not LeanTiles, whose sizes differ by kernel
   double raggedness = 0;         ///< the longest visible context over the average one
+  std::optional<double> query_tokens = {};  ///< of a mixed step: for which the average LeanTile is read
 
   bool operator==(const ShapeFeatures&) const = default;
 };
@@ -19,7 +22,7 @@ struct ShapeFeatures {
 /// The step's base spec says how many row blocks a KV head has.
 ShapeFeatures shape_features_of(const DecodeStep& step);
 
-/// Euclidean distance, in octaves.
+/// Euclidean distance, in octaves. A mixed step and one without a mix are infinitely far from each other.
 double distance(const ShapeFeatures& a, const ShapeFeatures& b);
 
 }  // namespace v1

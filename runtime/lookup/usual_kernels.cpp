@@ -58,6 +58,8 @@ bool has_wide_partials(const KernelSpec& spec) {
 std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodeProblem& problem) {
   const KernelSpec base = base_spec(device.arch, problem);
   std::vector<KernelSpec> kernels;
+  // Of the kernels for prefill, no others than the default were measured beside it, and those for decode are slower.
+  if (has_prefill(problem.features)) return {default_config({device, problem, {}}).spec};
   const auto add = [&](const KernelSpec& spec) {
     if (std::find(kernels.begin(), kernels.end(), spec) == kernels.end()) kernels.push_back(spec);
   };

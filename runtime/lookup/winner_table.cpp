@@ -39,6 +39,7 @@ Shape rounded(const Shape& shape) {
     return static_cast<std::int64_t>((value + step - 1) / step * step);
   };
   Shape whole = canonical(shape);
+  if (whole.mix != QueryMix{}) return whole;  // of which few kernels are to be told apart
   whole.longest_context = up(shape.longest_context);
   if (whole.total_context != 0) {
     const std::int64_t most = total_tokens({.batch = shape.batch, .longest_context = whole.longest_context});
@@ -53,12 +54,13 @@ Shape rounded(const Shape& shape) {
 constexpr std::size_t kMostWitnesses = 48;
 
 /// The power of two to which each size is rounded up: a winner for 8192 tokens speaks for 4097 to 8192.
-std::array<int, 3> bucket_of(const Shape& shape) {
+std::array<int, 4> bucket_of(const Shape& shape) {
   const auto octave = [](std::int64_t value) {
     return static_cast<int>(std::bit_width(static_cast<std::uint64_t>(value) - 1));
   };
   const std::int64_t average = std::max<std::int64_t>(1, total_tokens(shape) / shape.batch);
-  return {octave(shape.batch), octave(shape.longest_context), octave(average)};
+  const int chunks = shape.mix == QueryMix{} ? 0 : octave(chunk_tokens(canonical(shape)));
+  return {octave(shape.batch), octave(shape.longest_context), octave(average), chunks};
 }
 
 /// How far two problems are from each other by their features, in octaves. What changes the rows and bytes that a
@@ -113,6 +115,13 @@ bool stream_alike(const DecodeProblem& a, const DecodeProblem& b) {
 bool read_alike(const DecodeProblem& a, const DecodeProblem& b) {
   const auto kind = [](const Features& f) { return std::pair(row_format(f), f.latent && has_one_byte_elements(f)); };
   return a.features.latent == b.features.latent && kind(a.features) == kind(b.features);
+}
+
+/// Whether the model chooses where nothing was measured for the step. The one kernel of a batch-invariant problem may
+/// not be exchanged. And where it is not known which query tokens a step with prefill has, its shape says too little.
+bool is_predicted(const DecodeStep& step) {
+  const Features& features = step.problem.features;
+  return !features.batch_invariant && (step.is_mixed() || !has_prefill(features));
 }
 
 /// How far any two problems are from each other, in octaves.
@@ -180,7 +189,8 @@ struct WinnerTable::Impl {
       // The one kernel of a batch-invariant problem has LeanTiles that are too long for others, and the times of a
       // group have the exchange in them.
       return !candidate.features.batch_invariant && !has_part_of_context(candidate.features) &&
-             read_alike(candidate, problem) && wanted(candidate);
+             has_prefill(candidate.features) == has_prefill(problem.features) && read_alike(candidate, problem) &&
+             wanted(candidate);
     });
   }
 
@@ -217,8 +227,10 @@ struct WinnerTable::Impl {
       if (!witnesses.empty()) break;
       for (const ProblemWinners* winners : candidates) {
         const double octaves = further(winners->problem());
-        for (const MeasuredShape& measured : winners->shapes(policy))
-          witnesses.push_back({&measured, octaves, octaves + distance(measured.shape_features, here)});
+        for (const MeasuredShape& measured : winners->shapes(policy)) {
+          const double away = distance(measured.shape_features, here);
+          if (std::isfinite(away)) witnesses.push_back({&measured, octaves, octaves + away});
+        }
       }
     }
     if (witnesses.size() > kMostWitnesses) {
@@ -395,9 +407,7 @@ Choice WinnerTable::find(const DecodeProblem& asked, const Shape& shape) const {
   const DecodeProblem problem = impl_->stored(asked);
   if (const auto exact = Impl::find_exact(impl_->problems.find(problem), shape)) return exact.measured->choice;
   const DecodeStep step(impl_->device, problem, shape);
-  // The one kernel of a batch-invariant problem may not be exchanged. And of a step with prefill, a shape says too
-  // little to predict its time, while one configuration serves all of them well.
-  if (problem.features.batch_invariant || has_prefill(problem.features)) {
+  if (!is_predicted(step)) {
     Choice choice;
     choice.config = default_config(step);
     return choice;
@@ -417,7 +427,7 @@ std::vector<Choice> WinnerTable::launch_order(const DecodeProblem& asked, const 
   };
   if (const auto exact = Impl::find_exact(impl_->problems.find(step.problem), shape); exact && exact.measured->next)
     add(*exact.measured->next);
-  if (!step.problem.features.batch_invariant && !has_prefill(step.problem.features)) {
+  if (is_predicted(step)) {
     std::vector<KernelSpec> without;
     for (const Choice& choice : order) without.push_back(choice.config.spec);
     add(impl_->infer(step, nullptr, without));

@@ -69,8 +69,10 @@ class WinnerTable {
   /// measured in groups of its size and link (where it does not say its link, those of the first link with winners),
   /// and the nearest one is a winner for a rank's part alone: of the shape, which is taken over, or in its bucket. A
   /// batch-invariant problem has one kernel for all shapes, so its answer is exact (measured with that kernel) or
-  /// fallback, which then is default_config(). max_batch plays no part. Contexts count rounded up to 16 steps of an
-  /// octave, so that shapes which differ less have one answer. The config's spec has pdl only when the problem asks for
+  /// fallback, which then is default_config(). max_batch plays no part. Of a problem with prefill
+  /// whose shape has no mix, the answer is exact or fallback, too, and with a mix only winners of mixed steps count.
+  /// Contexts count rounded up to 16 steps of an octave, so that shapes which differ less have one answer; not so with
+  /// a mix. The config's spec has pdl only when the problem asks for
   /// it and the device has it, and not where the shape has no winner and an ordinary launch is expected to be faster.
   /// Once winners have been read, an exact answer takes two hashes; others take some nanoseconds for each winner and
   /// some 100 ns for each kernel and grid that is considered.

@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "runtime/lookup/cost_model.hpp"
+#include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/residency.hpp"
 
 namespace leanattn {
@@ -49,6 +50,22 @@ std::vector<Timing> read_timings(const std::string& path) {
     one.config.grid = row.at(5), one.us = row.at(6), one.kind = row.at(7);
     one.resident = guess_resident(timed_gpu(one.h200), one.config.spec);
     timings.push_back(one);
+  }
+  return timings;
+}
+
+std::vector<MixedTiming> read_mixed_timings(const std::string& path) {
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file);
+  std::vector<MixedTiming> timings;
+  for (const auto& row : json.at("mixed")) {
+    MixedTiming one{.name = row.at(0), .problem = problem_from_json(row.at(1).dump()).value(), .us = row.at(6)};
+    const auto lengths = row.at(2).get<std::vector<int>>(), tokens = row.at(3).get<std::vector<int>>();
+    one.shape = shape_of(one.problem, {lengths, tokens});
+    one.config.spec = kernel_spec_from_json(row.at(4).dump()).value();
+    one.config.grid = row.at(5);
+    one.config.segment_cost = segment_cost({timed_gpu(true), one.problem, one.shape}, one.config.spec);
+    timings.push_back(std::move(one));
   }
   return timings;
 }

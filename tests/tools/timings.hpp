@@ -29,6 +29,16 @@ const DeviceFacts& timed_gpu(bool h200);
 /// Fails the program where the file is not such a list.
 std::vector<Timing> read_timings(const std::string& path);
 
+/// A step with prefill on the H200, as the configuration that look-ups answer ran.
+struct MixedTiming {
+  std::string name;
+  DecodeProblem problem;
+  Shape shape;
+  Config config;  ///< with the usual segment cost
+  double us = 0;
+};
+std::vector<MixedTiming> read_mixed_timings(const std::string& path);
+
 /// The configurations of one step in one source, at least two different ones: indices of timings. Where the caller
 /// allows dependent launches, they include those of ordinary ones.
 using TimedStep = std::vector<std::size_t>;

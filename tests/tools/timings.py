@@ -10,7 +10,9 @@ of folders of `leanattn evaluate regret --tune TIME --trials FOLDER`, with and w
 of `leanattn tune`. It keeps eight configurations of each shape: the three fastest, and five between the next and the
 slowest.
 
-The result has the lists `problems`, `specs`, `sources` and `times`. An entry of `times` is [index of the problem, batch,
+The result has the lists `problems`, `specs`, `sources`, `mixed` and `times`. An entry of `mixed` is a step with prefill
+of bench/mixed on the H200, whose requests differ: its name, problem, context lengths, query tokens, spec, grid and
+microseconds. An entry of `times` is [index of the problem, batch,
 longest context, total context or 0, index of the spec, grid, microseconds with a cold L2, kind, index of the source].
 Kinds: `winner` (of a tuning), `best` (of a sweep or a tuning that came after a look-up) and `other`; of answers beside
 peers the run, and `winner` where the shape was tuned. Times of one source and step were measured in one run, or in runs
@@ -30,9 +32,10 @@ NAME = re.compile(
     r"_t(?P<tile>\d+)_w(?P<warps>\d+)x(?P<warp_tokens>\d+)_s(?P<stages>\d+)_o(?P<ctas_per_sm>\d+)")
 
 
-def spec_of(name):
+def spec_of(name, mixed=False):
     """The spec of a kernel's name (generator/kernel_spec.cpp); None for one with other features than pages, latent
-    caches and query tokens, which the tests leave out."""
+    caches and query tokens, which the tests leave out. Those of mixed steps may also have ragged query tokens and a
+    window."""
     match = NAME.fullmatch(name)
     if not match:
         raise SystemExit(f"not the name of a kernel: {name}")
@@ -40,6 +43,10 @@ def spec_of(name):
     for part in filter(None, match["features"].split("_")):
         if part == "latent":
             features["latent"] = True
+        elif mixed and part == "rq":
+            features["ragged_q"] = True
+        elif mixed and part.startswith("win"):
+            features["window"] = int(part[3:])
         elif part[0] in "pqv" and part[1:].isdigit():
             features[{"p": "page_size", "q": "q_len", "v": "v_head_dim"}[part[0]]] = int(part[1:])
         else:
@@ -55,7 +62,7 @@ def spec_of(name):
 
 class Times:
     def __init__(self):
-        self.problems, self.specs, self.sources, self.times = [], [], [], []
+        self.problems, self.specs, self.sources, self.times, self.mixed = [], [], [], [], []
         self.indices, self.seen, self.source = {}, set(), ""
 
     def index(self, values, value):
@@ -79,6 +86,25 @@ def load(folder, name):
         return json.load(file)
 
 
+def problem_of(spec, case):
+    problem = {key: spec[key] for key in ("dtype", "head_dim", "layout", "lse")}
+    problem |= {"q_heads": case["q_heads"], "kv_heads": case["kv_heads"]}
+    problem |= {"pdl": True} if spec["pdl"] else {}
+    problem |= {"features": spec["features"]} if "features" in spec else {}
+    return problem
+
+
+def collect_mixed(folder, times):
+    """The one launch for each step with prefill, where kernels made for it ran."""
+    for case in load(folder, "mixed/mixed")["cases"]:
+        for line in case["modes"]["cold"]["lines"]:
+            spec = spec_of(line["facts"]["kernel_name"], mixed=True) if line["system"] == "leanattn" else None
+            if spec and spec["load"] == "tensor" and spec["features"]["q_len"] > 16:
+                tokens, lengths = zip(*case["requests"])
+                times.mixed.append([case["name"], problem_of(spec, case), lengths, tokens, spec, line["facts"]["grid"],
+                                    round(statistics.median(line["samples_us"]), 3)])
+
+
 def add_lines(times, case, kind):
     """The lines of leanattn in a case of bench/peers or bench/latent. kind(facts) is None for what is left out."""
     for line in case["modes"].get("cold", {"lines": []})["lines"]:
@@ -90,10 +116,7 @@ def add_lines(times, case, kind):
         spec = spec_of(facts["kernel_name"])
         if spec is None:
             continue
-        problem = {key: spec[key] for key in ("dtype", "head_dim", "layout", "lse")}
-        problem |= {"q_heads": case["q_heads"], "kv_heads": case["kv_heads"]}
-        problem |= {"pdl": True} if spec["pdl"] else {}
-        problem |= {"features": spec["features"]} if "features" in spec else {}
+        problem = problem_of(spec, case)
         shape = {"batch": case["batch"], "longest_context": case["longest_context"],
                  "total_context": case["total_context"] if case.get("lengths") else 0}
         times.add(problem, shape, {"spec": spec, "grid": facts["grid"]}, statistics.median(line["samples_us"]),
@@ -175,6 +198,7 @@ def collect_records(results, times):
         add_report(times, load(folder, "fitted_winners"))
         collect_evaluations(folder, times)
         collect_timings(folder, times)
+    collect_mixed(results / "h200", times)
 
 
 def collect_trials(folders, times):
@@ -204,7 +228,7 @@ def main():
     else:
         collect_records(pathlib.Path(sys.argv[1]), times)
     rows = ["{"]
-    for key in ("problems", "specs", "sources", "times"):
+    for key in ("problems", "specs", "sources", "mixed", "times"):
         values = ",\n".join(json.dumps(value, sort_keys=True, separators=(",", ":")) for value in getattr(times, key))
         rows.append(f'"{key}": [\n{values}\n]' + ("," if key != "times" else ""))
     print("\n".join(rows + ["}"]))

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "generator/families/family.hpp"
@@ -163,8 +164,12 @@ std::vector<KernelSpec> all_specs(const DeviceFacts& device, const DecodeProblem
   std::vector<KernelSpec> specs;
   KernelSpec spec = base_spec(device.arch, problem);
   spec.fixup = FixUp::ticket;
+  // Prefill is bound by the matrix instructions, which go with the load path.
+  std::optional<LoadPath> only;
+  if (has_prefill(problem.features)) only = default_config({device, problem, {}}).spec.load;
   for (const KernelFamily* const family : families()) {
     for (const SearchedLoad& searched : family->loads) {
+      if (only && searched.load != *only) continue;
       spec.load = searched.load;
       for (const int warps : searched.warps) {
         spec.warps = warps;
@@ -230,6 +235,7 @@ std::vector<KernelSpec> neighbours(const KernelSpec& spec) {
   add([](KernelSpec& s) { s.warp_tokens *= 2, s.warps = std::max(s.warps / 2, kFewestWarps); });
   add([](KernelSpec& s) { s.warp_tokens /= 2, s.warps *= 2; });
   for (const LoadPath load : kLoadPaths) {
+    if (has_prefill(spec.features)) break;  // all_specs() says why
     add([load](KernelSpec& s) { s.stages = loads_to_registers(s.load) ? 2 : s.stages, s.load = load; });
   }
   add([](KernelSpec& s) { s.fixup = s.fixup == FixUp::ticket ? FixUp::wait : FixUp::ticket; });

@@ -22,11 +22,14 @@ constexpr double kMostHours = 24;
 
 double oracle_us(const DecodeStep& step) {
   const DecodeProblem& problem = step.problem;
-  const double rows = static_cast<double>(problem.q_heads) *
-                      static_cast<double>(std::min<std::int64_t>(problem.features.q_len, step.shape.longest_context));
-  // The oracle attends to the contexts of all ranks.
-  return static_cast<double>(total_tokens(step.shape)) * problem.features.context_parallel * rows *
-         (problem.head_dim + v_head_dim(problem)) / kOracleRate;
+  // What a query token does not see counts, too, unless it is known how many there are. The oracle attends to the
+  // contexts of all ranks.
+  const double most = static_cast<double>(std::min<std::int64_t>(problem.features.q_len, step.shape.longest_context)),
+               all = static_cast<double>(total_tokens(step.shape));
+  const QueryMix& mix = step.shape.mix;
+  const double pairs = step.is_mixed() ? all - static_cast<double>(mix.chunk_context - mix.chunk_pairs)
+                                       : all * problem.features.context_parallel * most;
+  return pairs * problem.q_heads * (problem.head_dim + v_head_dim(problem)) / kOracleRate;
 }
 
 double predicted_us(const DecodeStep& step, const Config& config) {

@@ -233,6 +233,23 @@ TEST(SearchSpace, ContextLengthsAddUpToTheShape) {
   }
 }
 
+TEST(SearchSpace, PrefillIsSearchedOnTheLoadPathThatItsDefaultHas) {
+  DecodeProblem prefill;
+  prefill.features = {.page_size = 16, .q_len = 17, .ragged_q = true};
+  for (const Arch arch : {Arch{9, 0, true}, Arch{8, 0}}) {
+    const DeviceFacts device = facts_for_arch(arch, 132).value();
+    const DecodeStep step(device, prefill, {.batch = 65, .longest_context = 8192, .mix = {.query_tokens = 2112}});
+    const KernelSpec usual = default_config(step).spec;
+    const auto specs = all_specs(device, prefill);
+    EXPECT_GT(specs.size(), 3u);
+    EXPECT_LT(specs.size(), 100u);
+    for (const KernelSpec& spec : specs) EXPECT_EQ(spec.load, usual.load) << kernel_name(spec);
+    for (const KernelSpec& spec : neighbours(usual)) EXPECT_EQ(spec.load, usual.load) << kernel_name(spec);
+    EXPECT_NE(std::find(specs.begin(), specs.end(), usual), specs.end());
+    EXPECT_EQ(choose_specs(default_model(device), {&step, 1}, 128).front(), usual);
+  }
+}
+
 TEST(SearchSpace, RequestsOfAMixedStepAddUpToItsMix) {
   const Shape chunk{.batch = 3, .longest_context = 100, .total_context = 170, .mix = {80, 1, 100, 5000}};
   EXPECT_EQ(context_lengths_of(chunk), (std::vector<int>{35, 35, 100}));

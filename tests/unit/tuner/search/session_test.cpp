@@ -9,6 +9,7 @@
 
 #include "cache/layers.hpp"
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "tests/unit/tuner/search/session_fixture.hpp"
@@ -640,6 +641,43 @@ TEST_F(TuneSession, RaggedShapesAreTriedWithMoreAndLessCharged) {
   SimulatedGpu even(request.problem, kSeed + 1);
   ASSERT_TRUE(run(even));
   for (const auto& [text, samples] : even.samples) EXPECT_EQ(config_from_json(text).value().segment_cost, 0) << text;
+}
+
+TEST_F(TuneSession, MixedStepsAreTunedAndLookedUpByTheirMix) {
+  request.problem.features = {.page_size = 16, .q_len = kMostPrefillTokens, .ragged_q = true};
+  std::vector<int> lengths(64, 4096), tokens(64, 1);
+  lengths.push_back(8192), tokens.push_back(2048);
+  const Shape chunk = shape_of(request.problem, {lengths, tokens});
+  Shape prompt = chunk, unknown = chunk;
+  prompt.mix = {.query_tokens = 64 + 8192}, unknown.mix = {};
+  request.shapes = {chunk, prompt};
+  SimulatedGpu gpu(request.problem, kSeed);
+  // Another kernel than the default is fast beside the smaller chunk.
+  gpu.factor = [&](const Config& config) { return config.spec.warp_tokens == 16 ? 0.5 : 1.0; };
+  const auto summary = run(gpu);
+  ASSERT_TRUE(summary) << summary.error().message;
+  ASSERT_EQ(summary->shapes.size(), 2u);
+  const Config usual = default_config({device, request.problem, chunk});
+  for (const TunedShape& tuned : summary->shapes) {
+    EXPECT_EQ(tuned.winner.spec.load, usual.spec.load);
+    EXPECT_EQ(tuned.winner.spec.warp_tokens, 16);
+    EXPECT_LE(tuned.winner.grid, resident_grid(device, tuned.winner.spec));
+    EXPECT_EQ(look_up(tuned.shape), tuned.winner);
+  }
+  const auto exact = [&](const Shape& shape) {
+    auto winners = db->winners(device_model(device)).value();
+    LayeredWinners layers;
+    for (Winner& winner : winners) layers.entries.push_back({std::move(winner), "user"});
+    return WinnerTable::build(device, std::move(layers)).find(request.problem, shape).provenance;
+  };
+  EXPECT_EQ(exact(chunk), Provenance::exact);
+  EXPECT_EQ(exact(prompt), Provenance::exact);
+  EXPECT_EQ(exact(unknown), Provenance::fallback);
+  EXPECT_EQ(look_up(unknown).spec, usual.spec);
+  Shape near = chunk;
+  near.mix = {.query_tokens = 64 + 2000};
+  EXPECT_EQ(exact(near), Provenance::bucket);
+  EXPECT_EQ(look_up(near).spec.warp_tokens, 16);
 }
 
 TEST_F(TuneSession, TheBestOfLoadPathTensorAreTriedWithTheOtherL2Promotion) {
