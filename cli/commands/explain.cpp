@@ -9,41 +9,62 @@
 #include "cli/commands/commands.hpp"
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/files.hpp"
+#include "cli/flags/request_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "generator/integers.hpp"
 #include "generator/kernel_layout.hpp"
+#include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
+#include "templates/line/schedule.cuh"
+
 const std::string kExplainBatch = "1";
 const std::string kExplainContext = "8k";
 
 struct ExplainFlags {
   ShapeFlags shape;
-  std::string lengths, grid, sms, tile, mode = "all", format, out;
+  RequestFlags requests;
+  std::string grid, sms, tile, mode = "all", format, out;
 };
 
-Result<std::vector<int>> context_lengths(const ExplainFlags& flags, const Workload& workload) {
+Result<StepRequests> requests_of(const ExplainFlags& flags, const Workload& workload) {
   constexpr int kMostRequests = 1 << 20;
-  if (flags.lengths.empty()) {
-    if (workload.shapes.size() != 1) {
-      return fail(ErrorCode::invalid_argument,
-                  fmt::format("explain draws one shape, but {} were given", workload.shapes.size()),
-                  "Give one --batch and one --context, or --lengths.");
-    }
-    const Shape& shape = workload.shapes.front();
-    if (shape.batch > kMostRequests) {
-      return fail(ErrorCode::unsupported, fmt::format("--batch {} has too many requests to draw", shape.batch));
-    }
-    return std::vector<int>(static_cast<std::size_t>(shape.batch), static_cast<int>(shape.longest_context));
+  if (!flags.requests.lengths.empty()) return parse_requests(workload.problem, flags.requests);
+  if (workload.shapes.size() != 1) {
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("explain draws one shape, but {} were given", workload.shapes.size()),
+                "Give one --batch and one --context, or --lengths.");
   }
-  const auto lengths = parse_length_list("--lengths", flags.lengths, 0, std::numeric_limits<int>::max());
-  if (!lengths) return tl::unexpected(lengths.error());
-  return std::vector<int>(lengths->begin(), lengths->end());
+  const Shape& one = workload.shapes.front();
+  if (one.batch > kMostRequests) {
+    return fail(ErrorCode::unsupported, fmt::format("--batch {} has too many requests to draw", one.batch));
+  }
+  return StepRequests{.context_lengths =
+                          std::vector<int>(static_cast<std::size_t>(one.batch), static_cast<int>(one.longest_context))};
+}
+
+/// What requests with their own query tokens have on the line of this configuration.
+RaggedRows ragged_rows(const DecodeProblem& problem, const Config& config) {
+  const KernelSpec& spec = config.spec;
+  const KernelLayout layout = layout_of(spec);
+  const Features& features = problem.features;
+  RaggedRows ragged{.rows = layout.rows,
+                    .group = spec.group,
+                    .causal = features.mask == QueryMask::causal,
+                    .tile_positions = layout.tile_positions,
+                    .light_tile_positions = layout.light_tile_positions,
+                    .segment_cost = config.segment_cost};
+  if (features.window == 0 || !ragged.causal) return ragged;
+  ragged.window_tiles = static_cast<int>(
+      lean_window_tiles(features.window, (layout.rows - 1) / spec.group + 2, spec.tile, layout.page_run));
+  ragged.sink_tiles = divide_up(features.sink_tokens, spec.tile);
+  return ragged;
 }
 
 const char* title(std::string_view mode) {
@@ -53,28 +74,42 @@ const char* title(std::string_view mode) {
 }
 
 Result<std::vector<Schedule>> draw(const ExplainFlags& flags, const Workload& workload) {
-  Result<std::vector<int>> lengths = context_lengths(flags, workload);
-  if (!lengths) return tl::unexpected(lengths.error());
-  // Only visible tokens are laid on the line.
-  for (int& length : *lengths) {
-    if (length > 0)
-      length = static_cast<int>(visible_shape(workload.problem, {.longest_context = length}).longest_context);
-  }
-  KernelSpec spec = base_spec(Arch{9, 0, true}, workload.problem);
-  const auto tile = flags.tile.empty() ? Result<std::int64_t>(spec.tile) : parse_size("--tile", flags.tile, 1, 1 << 20);
-  if (!tile) return tl::unexpected(tile.error());
+  const DecodeProblem& problem = workload.problem;
+  Result<StepRequests> requests = requests_of(flags, workload);
+  if (!requests) return tl::unexpected(requests.error());
+  std::vector<int>& lengths = requests->context_lengths;
+  KernelSpec spec = base_spec(Arch{9, 0, true}, problem);
   const auto sms =
       flags.sms.empty() ? Result<std::int64_t>(usual_sm_count(spec.arch)) : parse_size("--sms", flags.sms, 1, 65536);
   if (!sms) return tl::unexpected(sms.error());
+  Config config{.spec = spec};
+  // The kernel decides which output tiles requests with query tokens of their own have.
+  const bool ragged = !requests->query_tokens.empty();
+  if (ragged) {
+    const Result<DeviceFacts> device = facts_for_arch(spec.arch, static_cast<int>(*sms));
+    if (!device) return tl::unexpected(device.error());
+    config = default_config({*device, problem, shape_of(problem, {lengths, requests->query_tokens})});
+  }
+  const auto tile =
+      flags.tile.empty() ? Result<std::int64_t>(config.spec.tile) : parse_size("--tile", flags.tile, 1, 1 << 20);
+  if (!tile) return tl::unexpected(tile.error());
+  config.spec.tile = static_cast<int>(*tile);
+  // Only visible tokens are laid on the line.
+  for (int& length : lengths) {
+    if (length > 0 && !ragged)
+      length = static_cast<int>(visible_shape(problem, {.longest_context = length}).longest_context);
+  }
 
   ScheduleInput input{.title = {},
-                      .context_lengths = *lengths,
-                      .kv_heads = workload.problem.kv_heads,
-                      .row_blocks = layout_of(spec).row_blocks,
-                      .tile = static_cast<int>(*tile),
+                      .context_lengths = lengths,
+                      .kv_heads = problem.kv_heads,
+                      .row_blocks = ragged ? 1 : layout_of(spec).row_blocks,
+                      .tile = config.spec.tile,
                       .grid = 1,
-                      .sm_count = static_cast<int>(*sms)};
-  const auto output_tiles = static_cast<std::int64_t>(lengths->size()) * input.kv_heads * input.row_blocks;
+                      .sm_count = static_cast<int>(*sms),
+                      .query_tokens = requests->query_tokens,
+                      .ragged = ragged ? ragged_rows(problem, config) : RaggedRows{}};
+  const std::int64_t output_tiles = output_tiles_on_line(input);
   std::vector<std::string> modes = {flags.mode};
   if (flags.mode == "all") modes = {"fa2", "fd", "lean"};
   // A grid that --grid gives is drawn once, whatever the modes.
@@ -144,11 +179,7 @@ Command add_explain(CLI::App& program) {
   auto flags = std::make_shared<ExplainFlags>();
   CLI::App* app = program.add_subcommand("explain", "Draw which CTA computes which LeanTiles; no GPU is needed");
   add_shape_flags(*app, flags->shape, kExplainBatch, kExplainContext);
-  app->add_option("--lengths", flags->lengths, "The context length of each request of a ragged batch, such as 4k,1k,0")
-      ->type_name("LIST")
-      ->excludes(app->get_option("--batch"))
-      ->excludes(app->get_option("--context"))
-      ->excludes(app->get_option("--max-batch"));
+  add_request_flags(*app, flags->requests);
   app->add_option("--mode", flags->mode,
                   "The schedule: LeanAttention's, FlashAttention-2's (one CTA for each output tile), FlashDecoding's "
                   "(the same number of CTAs for each) or all; default all")

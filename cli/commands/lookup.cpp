@@ -9,6 +9,7 @@
 #include "cli/console/table.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/request_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -33,6 +34,7 @@ const std::string kLookupContext = "8k";
 
 struct LookupFlags {
   ShapeFlags shape;
+  RequestFlags requests;
   DeviceFlags device;
   bool explain = false;
   std::string require, link;
@@ -78,6 +80,9 @@ std::string why(const Choice& choice) {
     case Provenance::fallback:
       if (choice.config.spec.features.batch_invariant)
         return "this shape was not measured, and batch-invariant problems take no other shape's grid";
+      if (has_prefill(choice.config.spec.features))
+        return "this is the default configuration, because it is not known how many query tokens the requests have, or "
+               "nothing is tuned on this GPU for steps with prefill";
       return "nothing is tuned on this GPU over a cache of this kind; of the usual kernels the cost model ranks this "
              "configuration first";
     case Provenance::without_pdl:
@@ -210,7 +215,7 @@ Json answer(const Console& console, const LookupFlags& flags, const Target& targ
       print_explanation(step, choice);
     } else {
       table.rows.push_back(
-          {std::to_string(shape.batch), format_size(shape.longest_context),
+          {std::to_string(shape.batch), contexts_name(shape),
            std::string(to_string(choice.provenance)) + (choice.stale ? " (stale)" : ""),
            choice.layer.empty() ? "-" : choice.layer, measured_us(shape, choice), std::to_string(choice.config.grid),
            format_bytes(launch_of(step, choice.config).workspace_bytes), kernel_name(choice.config.spec)});
@@ -234,7 +239,11 @@ int run(const Console& console, const LookupFlags& flags) {
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);
   if (!target) return report_error(target.error());
-  for (const Workload& workload : model->workloads) {
+  for (Workload& workload : model->workloads) {
+    StepRequests requests;
+    const auto shape = resolve_requests(workload.problem, flags.requests, requests);
+    if (!shape) return report_error(shape.error());
+    if (*shape) workload.shapes = {**shape};
     if (const auto valid = validate_on(target->facts, workload.problem); !valid) return report_error(valid.error());
   }
   const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
@@ -281,6 +290,7 @@ Command add_lookup(CLI::App& program) {
   auto flags = std::make_shared<LookupFlags>();
   CLI::App* app = program.add_subcommand("lookup", "Say what would be launched for a shape, and why");
   add_shape_flags(*app, flags->shape, kLookupBatch, kLookupContext);
+  add_request_flags(*app, flags->requests);
   add_device_flags(*app, flags->device);
   app->add_flag("--explain", flags->explain,
                 "Print the reason, the kernel, the grid and the workspace of every answer");

@@ -30,13 +30,13 @@ void print_winners(const Workload& workload, const TuneSummary& summary) {
       .right_aligned = "rrrrrrrrl"};
   for (const TunedShape& tuned : summary.shapes) {
     if (tuned.median_us <= 0) {
-      table.rows.push_back({std::to_string(tuned.shape.batch), format_size(tuned.shape.longest_context), "-", "-", "-",
-                            "-", "-", "-", tuned.no_winner.empty() ? "(nothing was measured)" : "(no winner)"});
+      table.rows.push_back({std::to_string(tuned.shape.batch), contexts_name(tuned.shape), "-", "-", "-", "-", "-", "-",
+                            tuned.no_winner.empty() ? "(nothing was measured)" : "(no winner)"});
       continue;
     }
     table.rows.push_back(
-        {std::to_string(tuned.shape.batch), format_size(tuned.shape.longest_context),
-         fmt::format("{:.1f}", tuned.median_us), fmt::format("{:.1f}..{:.1f}", tuned.low_us, tuned.high_us),
+        {std::to_string(tuned.shape.batch), contexts_name(tuned.shape), fmt::format("{:.1f}", tuned.median_us),
+         fmt::format("{:.1f}..{:.1f}", tuned.low_us, tuned.high_us),
          fmt::format("{:.0f}", gb_per_s(kv_bytes(workload.problem, tuned.shape), tuned.median_us)),
          share(tuned.read_limit_us, tuned.median_us),
          tuned.default_us > 0 ? fmt::format("{:.2f}x", tuned.default_us / tuned.median_us) : "-",

@@ -29,20 +29,12 @@ std::array<CLI::Option*, 2> add_request_flags(CLI::App& command, RequestFlags& f
   return {lengths, query_lengths};
 }
 
-Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, const RequestFlags& flags,
-                                              StepRequests& requests) {
-  if (flags.lengths.empty()) return std::nullopt;
+Result<StepRequests> parse_requests(const DecodeProblem& problem, const RequestFlags& flags) {
+  StepRequests requests;
   const auto lengths = parse_length_list("--lengths", flags.lengths, 0, std::numeric_limits<int>::max());
   if (!lengths) return tl::unexpected(lengths.error());
-  if (std::all_of(lengths->begin(), lengths->end(), [](std::int64_t length) { return length == 0; }))
-    return fail(ErrorCode::invalid_argument, fmt::format("--lengths {} has no token to read", flags.lengths));
   requests.context_lengths.assign(lengths->begin(), lengths->end());
-  const auto shape = [&]() -> Result<std::optional<Shape>> {
-    const Shape found = shape_of(problem, {requests.context_lengths, requests.query_tokens});
-    if (const Result<void> valid = validate(problem, found); !valid) return tl::unexpected(valid.error());
-    return found;
-  };
-  if (flags.query_lengths.empty()) return shape();
+  if (flags.query_lengths.empty()) return requests;
   if (!problem.features.ragged_q)
     return fail(ErrorCode::invalid_argument, fmt::format("--q-lens {} without --ragged-q", flags.query_lengths),
                 "Give --ragged-q, and --q-len, the most that a request has.");
@@ -53,7 +45,21 @@ Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, cons
                 fmt::format("--q-lens has {} numbers for {} requests", tokens->size(), lengths->size()),
                 "Give one for each of --lengths.");
   requests.query_tokens.assign(tokens->begin(), tokens->end());
-  return shape();
+  return requests;
+}
+
+Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, const RequestFlags& flags,
+                                              StepRequests& requests) {
+  if (flags.lengths.empty()) return std::nullopt;
+  Result<StepRequests> parsed = parse_requests(problem, flags);
+  if (!parsed) return tl::unexpected(parsed.error());
+  requests = *std::move(parsed);
+  const std::vector<int>& lengths = requests.context_lengths;
+  if (std::all_of(lengths.begin(), lengths.end(), [](int length) { return length == 0; }))
+    return fail(ErrorCode::invalid_argument, fmt::format("--lengths {} has no token to read", flags.lengths));
+  const Shape shape = shape_of(problem, {lengths, requests.query_tokens});
+  if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
+  return shape;
 }
 
 }  // namespace v1

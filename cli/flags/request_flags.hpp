@@ -26,6 +26,9 @@ struct RequestFlags {
 /// must live until the program has been parsed and run.
 std::array<CLI::Option*, 2> add_request_flags(CLI::App& command, RequestFlags& flags);
 
+/// The requests that --lengths and --q-lens name; --lengths must be given. Errors: invalid_argument, naming the flag
+/// and its value.
+Result<StepRequests> parse_requests(const DecodeProblem& problem, const RequestFlags& flags);
 /// What the flags say of a step of this problem: its requests, and its shape; nullopt if there is none. Errors:
 /// invalid_argument, naming the flag and its value; those of validate().
 Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, const RequestFlags& flags,

@@ -12,6 +12,7 @@
 #include "cli/flags/sizes.hpp"
 #include "cli/models/model_catalogue.hpp"
 #include "cli/models/model_config.hpp"
+#include "tuner/report/names.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -311,8 +312,13 @@ std::string describe(const DecodeProblem& problem) {
 
 std::string describe(const Shape& shape) {
   const std::string longest = format_size(shape.longest_context);
+  if (canonical(shape).mix != QueryMix{}) return detail::shape_name(shape);
   if (canonical(shape).total_context == 0) return fmt::format("batch {}, context {}", shape.batch, longest);
   return fmt::format("batch {}, context up to {}, {} tokens in all", shape.batch, longest, shape.total_context);
+}
+
+std::string contexts_name(const Shape& shape) {
+  return canonical(shape).mix != QueryMix{} ? detail::shape_name(shape) : format_size(shape.longest_context);
 }
 
 }  // namespace v1

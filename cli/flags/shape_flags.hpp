@@ -72,8 +72,11 @@ Result<Workload> resolve(const Console& console, const ShapeFlags& flags, const 
 
 /// A problem as headings name it: "32/8 heads x 128, bf16, p16, win4096".
 std::string describe(const DecodeProblem& problem);
-/// A shape as messages name it: "batch 1, context 64k", "batch 4, context up to 64k, 70000 tokens in all".
+/// A shape as messages name it: "batch 1, context 64k", "batch 4, context up to 64k, 70000 tokens in all", "64 x 1 of
+/// 4k + 2048 of 8k".
 std::string describe(const Shape& shape);
+/// The contexts of a shape as tables have them beside its batch: "64k", of a mixed step as above.
+std::string contexts_name(const Shape& shape);
 
 }  // namespace v1
 }  // namespace leanattn

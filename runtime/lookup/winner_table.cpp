@@ -308,7 +308,7 @@ struct WinnerTable::Impl {
     if (!best) best = PredictedConfig{.config = default_config(step), .us = 0, .doubtful_us = 0};
     if (tuned) best->config.l2_promotion = carry_l2_promotion_over(*tuned, choice.config, step, best->config.spec);
     if (ordinary != nullptr && best->us > 0) best = detail::or_ordinary(*best, *ordinary, step, kernels);
-    if (found) choice.predicted_us = best->us;
+    if (found || step.is_mixed()) choice.predicted_us = best->us;
     choice.config = best->config;
     choice.config.grid = std::min(choice.config.grid, lean_tiles(asked, choice.config.spec));
     if (choice.config.segment_cost > 0) choice.config = with_fitting_fix_up(step, choice.config);

@@ -37,7 +37,8 @@ struct Choice {
   Config config;
   Provenance provenance = Provenance::fallback;
   double tuned_us = 0;       ///< median of the winner, in microseconds; 0 for model and fallback
-  double predicted_us = 0;   ///< microseconds that are expected of an untuned shape; 0 for exact and fallback
+  double predicted_us = 0;   ///< microseconds that are expected of an untuned shape; 0 for exact, and for
+                             ///< fallback without a mix
   Shape tuned_shape;         ///< the shape for which the winner was tuned
   std::string layer;         ///< that has the winner: "user", "site", "shipped" or empty
   bool stale = false;        ///< the winner was measured with another driver, NVRTC or library than runs now

@@ -549,6 +549,20 @@ class Output(Contract):
                             seen[key] = segment["cta"]
                     self.assertEqual(len(seen), schedule["lean_tiles"])
 
+    def test_explain_draws_a_mixed_step_with_the_output_tiles_of_its_chunks(self):
+        step = [*HEADS, "--ragged-q", "--q-len", "4096", "--lengths", "2x4k,8k", "--q-lens", "2x1,512", "--sms", "8"]
+        lean = json.loads(self.expect(0, "explain", "--json", *step).stdout)["schedules"][-1]
+        self.assertEqual((lean["query_tokens"], lean["output_tiles"]), ([1, 1, 512], 8 * (1 + 1 + 16)))
+        rows = {segment["request"]: segment["rows"] for segment in lean["segments"]}
+        self.assertEqual(rows, {0: 4, 1: 4, 2: 128})
+        hosts = [segment for segment in lean["segments"] if segment["request"] == 2 and segment["kv_head"] == 0]
+        self.assertEqual({segment["row_block"] for segment in hosts}, set(range(16)))
+        text = self.expect(0, "explain", *step, "--mode", "lean").stdout
+        self.assertIn("request 2 (512 of 8192), KV head 0, rows 3", text)
+        self.assertIn("capitals are chunks, small letters decodes", text)
+        self.assertIn("few of 128 query rows", self.expect(0, "explain", *step, "--mode", "lean", "--format", "svg").stdout)
+        self.expect(2, "explain", *HEADS, "--lengths", "5", "--q-lens", "2", says="without --ragged-q")
+
     def test_explain_never_splits_what_the_peers_keep_whole(self):
         document = json.loads(self.expect(0, "explain", "--json", *HEADS, "--lengths", "64k,1k,0,777").stdout)
         attention2, decoding, lean = document["schedules"]

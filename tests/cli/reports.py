@@ -340,6 +340,43 @@ class Reports(unittest.TestCase):
         rows = [line for line in markdown.splitlines() if "32 x up to 128k, 159k in all" in line]
         self.assertEqual(len(rows), 3, "winners, margins and what changed")
 
+    def test_a_mixed_step_is_tuned_looked_up_and_reported_by_its_mix(self):
+        """From the command line's lengths to the tuning on a simulated GPU, and back to look-ups and reports."""
+        folder = self.root / "mixed"
+        folder.mkdir(mode=0o700)
+        heads = ["--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--page-size", "16", "--ragged-q", "--q-len", "2048", "--arch", "sm_90a", "--sms", "132"]
+
+        def looked_up(q_lens, *flags):
+            step = ["--lengths", "6x4k,8k", "--q-lens", q_lens]
+            return self.successful("--db", str(folder), "lookup", *heads, *step, *flags)
+
+        asked = json.loads(looked_up("6x1,700", "--json"))
+        answer = asked["answers"][0]
+        self.assertEqual((answer["provenance"], answer["tuned_us"]), ("fallback", None))
+        self.assertGreater(answer["predicted_us"], 0)
+        mix = {"query_tokens": 706, "chunks": 1, "chunk_context": 8192, "chunk_pairs": 700 * (8192 - 700) + 700 * 701 // 2}
+        self.assertEqual(answer["shape"]["mix"], mix)
+        capture = folder / "capture"
+        capture.write_text(json.dumps({"leanattn_capture": 1, "problem": asked["problem"], "shape": answer["shape"], "calls": 1, "answer": "fallback",
+                                       "device": "Simulated H200", "sms": 132, "written": "2026-11-27T00:00:00.000Z"}) + "\n")
+        self.assertEqual(subprocess.run([SIMULATE, str(folder), "--from-capture", str(capture)], check=True, capture_output=True, text=True).stdout, "1\n")
+        tuned = json.loads(looked_up("6x1,700", "--json"))["answers"][0]
+        self.assertEqual((tuned["provenance"], tuned["tuned_shape"]["mix"]), ("exact", mix))
+        self.assertEqual(json.loads(looked_up("6x1,600", "--json"))["answers"][0]["provenance"], "bucket")
+        self.assertEqual(json.loads(looked_up("7x1", "--json"))["answers"][0]["provenance"], "fallback")
+        name = "6 x 1 of 4k + 700 of 8k"
+        self.assertIn(name, looked_up("6x1,700"))
+        self.assertIn(f" of {name} ", looked_up("6x1,600"))
+        self.assertIn(f"us for {name}", looked_up("6x1,600", "--explain"))
+        report = ["--db", str(folder), "report", "--format"]
+        for form in ("md", "html"):
+            self.assertIn(name, self.successful(*report, form))
+        self.assertEqual(json.loads(self.successful(*report, "json"))["devices"][0]["winners"][0]["shape"]["mix"], mix)
+        row, = csv.DictReader(io.StringIO(self.successful(*report, "csv")))
+        self.assertEqual({key: int(row[key]) for key in mix}, mix)
+        document = json.loads(self.successful(*report, "json"))
+        jsonschema.validate(document, json.loads((SOURCE / "docs/report.schema.json").read_text()))
+
     def test_groups_are_named_with_their_ranks_and_their_link(self):
         self.assertIn("32/8 x 128 bf16 cp2 nvlink", self.report("--format", "md", *self.given()))
         rows = list(csv.DictReader(io.StringIO(self.report("--format", "csv"))))

@@ -31,7 +31,7 @@ std::string to_csv(const Report& report) {
       "median_us,low_us,high_us,kv_bytes,gb_per_s,read_limit_us,read_limit_share,stale,pdl,features,samples,"
       "default_ratio,default_low,default_high,runner_up_ratio,runner_up_low,runner_up_high,fa2_ratio,fa2_low,fa2_high,"
       "fd_ratio,fd_low,fd_high,start_us,stream_us,segments_us,fix_up_us,unexplained_us,limited_by,segment_cost,l2_"
-      "promotion,group_link\n";
+      "promotion,group_link,query_tokens,chunks,chunk_context,chunk_pairs\n";
   for (const DeviceReport& device : report.devices) {
     for (const ReportedWinner& winner : device.winners) {
       const DecodeProblem& problem = winner.problem;
@@ -45,12 +45,14 @@ std::string to_csv(const Report& report) {
                           winner.shape.total_context, to_string(winner.policy), kernel_name(winner.config.spec),
                           winner.config.grid, winner.median_us, winner.low_us, winner.high_us, winner.kv_bytes,
                           winner.gb_per_s, limit, winner.stale, problem.pdl);
-      text += fmt::format("{},{},{},{},{},{},{},{},{},{}\n",
+      text += fmt::format("{},{},{},{},{},{},{},{},{},{},",
                           escape_csv(is_plain(problem.features) ? "" : to_json(problem.features)), winner.samples,
                           ratio_fields(winner.default_config), ratio_fields(winner.runner_up),
                           ratio_fields(winner.flash_attention2), ratio_fields(winner.flash_decoding),
                           parts_fields(winner.parts), winner.config.segment_cost, winner.config.l2_promotion,
                           problem.group_link == GroupLink::unknown ? "" : to_string(problem.group_link));
+      const QueryMix& mix = winner.shape.mix;
+      text += fmt::format("{},{},{},{}\n", mix.query_tokens, mix.chunks, mix.chunk_context, mix.chunk_pairs);
     }
   }
   return text;

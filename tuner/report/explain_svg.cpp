@@ -39,17 +39,30 @@ std::string escaped(std::string_view text) {
 }
 
 std::string label(const Schedule& schedule, const ScheduleSegment& segment) {
-  std::string text = schedule.input.context_lengths.size() > 1 ? fmt::format("r{} ", segment.request) : std::string();
+  const ScheduleInput& input = schedule.input;
+  std::string text = input.context_lengths.size() > 1 ? fmt::format("r{} ", segment.request) : std::string();
   text += fmt::format("head {}", segment.kv_head);
-  if (schedule.input.row_blocks > 1) text += fmt::format(" rows {}", segment.row_block);
+  if (input.row_blocks > 1 || is_of_chunk(input, segment)) text += fmt::format(" rows {}", segment.row_block);
   return text;
+}
+
+std::string_view unit_of(const ScheduleInput& input) {
+  return !input.query_tokens.empty() && input.ragged.tile_positions > 1 ? "tile positions" : "LeanTiles";
+}
+
+/// The share of a row's height that a bar has: as many query rows as the output tile has, but not less than can be
+/// seen.
+double height_of(const ScheduleInput& input, const ScheduleSegment& segment) {
+  constexpr double kLeast = 0.6;
+  if (segment.rows == 0) return 1;
+  return std::max(kLeast, static_cast<double>(segment.rows) / input.ragged.rows);
 }
 
 struct Panel {
   const Schedule& schedule;
   int top;
   double row_height;
-  double units_per_tile;
+  double units_per_position;
 };
 
 void append_panel(std::string& svg, const Panel& panel) {
@@ -57,9 +70,10 @@ void append_panel(std::string& svg, const Panel& panel) {
   const ScheduleInput& input = schedule.input;
   svg += fmt::format("<text class=\"t\" x=\"{}\" y=\"{}\">{}</text>\n", kLeft, panel.top + 16, escaped(input.title));
   svg += fmt::format(
-      "<text class=\"s\" x=\"{}\" y=\"{}\">{} CTAs on {} SMs, busy {:.0f}%, done after {} LeanTiles, {} partials to "
+      "<text class=\"s\" x=\"{}\" y=\"{}\">{} CTAs on {} SMs, busy {:.0f}%, done after {} {}, {} partials to "
       "merge</text>\n",
-      kLeft, panel.top + 34, input.grid, input.sm_count, 100 * schedule.busy, schedule.longest, schedule.partials);
+      kLeft, panel.top + 34, input.grid, input.sm_count, 100 * schedule.busy, schedule.longest, unit_of(input),
+      schedule.partials);
   const double top = panel.top + kPanelHead;
   const double bar = panel.row_height > 6 ? panel.row_height - 3 : panel.row_height * 0.8;
   // Every row is named if there is room, else only the first and the last one.
@@ -73,26 +87,28 @@ void append_panel(std::string& svg, const Panel& panel) {
     }
   }
   for (const ScheduleSegment& segment : schedule.segments) {
-    const double x = kLeft + static_cast<double>(segment.start) * panel.units_per_tile;
-    const double y = top + segment.sm * panel.row_height;
-    const double width = static_cast<double>(segment.tiles) * panel.units_per_tile;
+    const double x = kLeft + static_cast<double>(segment.start) * panel.units_per_position;
+    const double height = bar * height_of(input, segment), y = top + segment.sm * panel.row_height + bar - height;
+    const double unit = segment.positions * panel.units_per_position;
+    const double width = static_cast<double>(segment.width()) * panel.units_per_position;
     const char* fill = kFills[static_cast<std::size_t>(segment.output_tile) % kFills.size()];
     svg += fmt::format(
         "<rect class=\"{}\" x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\">"
         "<title>CTA {}: {}, LeanTiles {} to {}{}</title></rect>\n",
-        segment.host && !segment.whole ? "h" : "b", x, y, width, bar, fill, segment.cta, label(schedule, segment),
-        segment.first_tile, segment.first_tile + segment.tiles - 1, segment.host ? ", host" : "");
+        segment.host && !segment.whole ? "h" : "b", x, y, width, height, fill, segment.cta,
+        input.query_tokens.empty() ? label(schedule, segment) : where(schedule, segment), segment.first_tile,
+        segment.first_tile + segment.tiles - 1, segment.host ? ", host" : "");
     // The borders of LeanTiles are drawn as long as they can be told apart.
-    if (panel.units_per_tile >= 8 && segment.tiles > 1) {
+    if (unit >= 8 && segment.tiles > 1) {
       std::string path;
       for (std::int64_t tile = 1; tile < segment.tiles; ++tile) {
-        path += fmt::format("M{:.2f} {:.1f}v{:.1f}", x + static_cast<double>(tile) * panel.units_per_tile, y, bar);
+        path += fmt::format("M{:.2f} {:.1f}v{:.1f}", x + static_cast<double>(tile) * unit, y, height);
       }
       svg += fmt::format("<path class=\"k\" d=\"{}\"/>\n", path);
     }
     const std::string text = label(schedule, segment);
     if (panel.row_height >= 12 && width > 7.0 * static_cast<double>(text.size())) {
-      svg += fmt::format("<text class=\"l\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", x + 6, y + bar / 2 + 4, text);
+      svg += fmt::format("<text class=\"l\" x=\"{:.2f}\" y=\"{:.1f}\">{}</text>\n", x + 6, y + height / 2 + 4, text);
     }
   }
 }
@@ -116,18 +132,29 @@ Result<std::string> to_svg(std::span<const Schedule> schedules) {
   const double row_height = std::clamp(static_cast<double>(kMostHeight) / rows, 4.0, 24.0);
 
   // All panels have the same scale, so that their lengths can be compared.
-  const double units_per_tile = static_cast<double>(kWidth - kLeft - kRight) / static_cast<double>(longest);
+  const double units_per_position = static_cast<double>(kWidth - kLeft - kRight) / static_cast<double>(longest);
   std::string body;
   int top = 8;
   for (const Schedule& schedule : schedules) {
-    append_panel(body, {schedule, top, row_height, units_per_tile});
+    append_panel(body, {schedule, top, row_height, units_per_position});
     top += kPanelHead + static_cast<int>(schedule.input.sm_count * row_height) + kPanelGap;
   }
   const ScheduleInput& first = schedules.front().input;
-  body += fmt::format(
-      "<text class=\"s\" x=\"{}\" y=\"{}\">time, in LeanTiles of {} tokens \xE2\x86\x92 a colour is an output "
-      "tile; an outline marks its host CTA where there is a fix-up</text>\n",
-      kLeft, top + 8, first.tile);
+  const auto note = [&](std::string_view text) {
+    body += fmt::format("<text class=\"s\" x=\"{}\" y=\"{}\">{}</text>\n", kLeft, top + 8, text);
+  };
+  constexpr std::string_view kKey = "a colour is an output tile; an outline marks its host CTA where there is a fix-up";
+  if (first.query_tokens.empty()) {
+    note(fmt::format("time, in LeanTiles of {} tokens \xE2\x86\x92 {}", first.tile, kKey));
+  } else {
+    const RaggedRows& ragged = first.ragged;
+    note(
+        fmt::format("time, in tile positions; a LeanTile of {} tokens has {}, or {} where few of {} query rows exist "
+                    "\xE2\x86\x92",
+                    first.tile, ragged.tile_positions, ragged.light_tile_positions, ragged.rows));
+    top += 16;
+    note(fmt::format("{}; a low bar has few query rows", kKey));
+  }
   const int height = top + kFoot;
   return fmt::format(
              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "

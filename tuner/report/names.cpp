@@ -27,7 +27,10 @@ std::string size_name(std::int64_t value) {
   return std::to_string(value);
 }
 
-bool is_uniform(const Shape& shape) { return canonical(shape).total_context == 0; }
+bool is_uniform(const Shape& shape) {
+  const Shape plain = canonical(shape);
+  return plain.total_context == 0 && plain.mix == QueryMix{};
+}
 
 std::string shape_name(const Shape& given) {
   const Shape shape = canonical(given);
@@ -46,7 +49,7 @@ std::string shape_name(const Shape& given) {
     const std::string one = fmt::format("{} x 1 of {}", decodes, each(context, decodes));
     return fmt::format("{} + {}", one, chunks);
   }
-  if (is_uniform(shape)) return fmt::format("{} x {}", shape.batch, size_name(shape.longest_context));
+  if (shape.total_context == 0) return fmt::format("{} x {}", shape.batch, size_name(shape.longest_context));
   return fmt::format("{} x up to {}, {} in all", shape.batch, size_name(shape.longest_context),
                      size_name(shape.total_context));
 }

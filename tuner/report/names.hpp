@@ -29,7 +29,7 @@ std::string interval_name(const TimeRatio& ratio);
 /// What keeps a winner from its read limit, in a few words; empty if it has no parts.
 std::string why(const ReportedWinner& winner, const DeviceModel& device);
 
-/// Whether all requests of a shape have the same context length.
+/// Whether all requests of a shape have the same context length, and one query token each.
 bool is_uniform(const Shape& shape);
 
 }  // namespace detail

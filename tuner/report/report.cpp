@@ -73,7 +73,8 @@ auto problem_key(const ReportedWinner& w) {
 bool before(const ReportedWinner& a, const ReportedWinner& b) {
   const auto key = [](const ReportedWinner& w) {
     return std::tuple_cat(problem_key(w),
-                          std::tuple(w.shape.batch, w.shape.longest_context, w.shape.total_context, w.shape.max_batch));
+                          std::tuple(w.shape.batch, w.shape.longest_context, w.shape.total_context, w.shape.max_batch,
+                                     w.shape.mix.query_tokens, w.shape.mix.chunks, w.shape.mix.chunk_pairs));
   };
   return key(a) < key(b);
 }

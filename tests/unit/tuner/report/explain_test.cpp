@@ -147,6 +147,82 @@ TEST(Explain, TextHasOneRowAnSmAndOneLetterALeanTile) {
   EXPECT_NE(text.find("SM 4 |BBBB|"), std::string::npos) << text;
 }
 
+/// Two decodes, a chunk of 40 tokens at the end of 200, a request that brings nothing, and a short chunk.
+ScheduleInput mixed_step() {
+  return {.title = "LeanAttention",
+          .context_lengths = {130, 64, 200, 90, 20},
+          .kv_heads = 2,
+          .row_blocks = 1,
+          .tile = 32,
+          .grid = 4,
+          .sm_count = 4,
+          .query_tokens = {1, 1, 40, 0, 3},
+          .ragged = {.rows = 64, .group = 4, .tile_positions = 5, .light_tile_positions = 4, .segment_cost = 2}};
+}
+
+TEST(Explain, OutputTilesOfAMixedStepHaveTheirRowsAndEndWhereTheirQueryTokensDo) {
+  const auto schedule = make_schedule(mixed_step());
+  ASSERT_TRUE(schedule.has_value()) << schedule.error().message;
+  struct Output {
+    int request, rows;
+    std::int64_t tiles;
+    int positions;
+  };
+  // The chunk has 160 rows: its blocks end at the contexts of query tokens 15, 31 and 39.
+  const std::vector<Output> of_head[] = {
+      {{0, 4, 5, 4}}, {{1, 4, 2, 4}}, {{2, 64, 6, 5}, {2, 64, 6, 5}, {2, 32, 7, 4}}, {{4, 12, 1, 4}}};
+  std::vector<Output> expected;
+  for (const auto& request : of_head)
+    for (int head = 0; head < 2; ++head) expected.insert(expected.end(), request.begin(), request.end());
+  ASSERT_EQ(schedule->output_tiles, static_cast<std::int64_t>(expected.size()));
+  std::vector<std::int64_t> tiles(expected.size());
+  for (const ScheduleSegment& segment : schedule->segments) {
+    const Output& output = expected[static_cast<std::size_t>(segment.output_tile)];
+    EXPECT_EQ(segment.request, output.request);
+    EXPECT_EQ(segment.rows, output.rows) << segment.output_tile;
+    EXPECT_EQ(segment.positions, output.positions) << segment.output_tile;
+    EXPECT_EQ(is_of_chunk(schedule->input, segment), segment.request == 2 || segment.request == 4);
+    tiles[static_cast<std::size_t>(segment.output_tile)] += segment.tiles;
+  }
+  std::int64_t positions = 0, all = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(tiles[i], expected[i].tiles) << i;
+    all += expected[i].tiles;
+    positions += 10 + expected[i].tiles * expected[i].positions;
+  }
+  EXPECT_EQ(schedule->lean_tiles, all);
+  // Four equal ranges, but for LeanTiles that reach into the next one.
+  EXPECT_GE(schedule->longest, positions / 4);
+  EXPECT_LE(schedule->longest, positions / 4 + 2 * 5);
+  EXPECT_LT(schedule->busy, 1);
+}
+
+TEST(Explain, OfAWindowOutputTilesHaveNoMoreThanItShows) {
+  ScheduleInput input = mixed_step();
+  input.ragged.window_tiles = 2, input.ragged.sink_tiles = 1;
+  const auto schedule = make_schedule(input);
+  ASSERT_TRUE(schedule.has_value());
+  EXPECT_EQ(schedule->lean_tiles, 2 * (3 + 3 + 3 * 3 + 2));
+  input = mixed_step();
+  input.ragged.causal = false;
+  EXPECT_EQ(make_schedule(input)->lean_tiles, 2 * (5 + 2 + 3 * 7 + 1));
+}
+
+TEST(Explain, AMixedStepIsDrawnWithCapitalsForChunksAndLowBarsForDecodes) {
+  const std::vector<Schedule> schedules{*make_schedule(mixed_step())};
+  const std::string text = to_text(schedules);
+  for (const char* expected :
+       {"a = request 0 (1 of 130), KV head 0\n", "E = request 2 (40 of 200), KV head 0, rows 0\n",
+        "K = request 4 (3 of 20), KV head 0\n", "capitals are chunks, small letters decodes",
+        "5 tile positions, 4 where at most half of 64 rows exist; 10 lie before each output tile"})
+    EXPECT_NE(text.find(expected), std::string::npos) << expected << text;
+  const std::string svg = *to_svg(schedules);
+  EXPECT_NE(svg.find("height=\"21.0\" fill="), std::string::npos) << svg;
+  EXPECT_NE(svg.find("CTA 0: request 0 (1 of 130), KV head 0, LeanTiles 0 to 4, host"), std::string::npos) << svg;
+  EXPECT_NE(svg.find("height=\"12.6\" fill="), std::string::npos) << svg;
+  EXPECT_NE(to_json(schedules).find("\"query_tokens\""), std::string::npos);
+}
+
 TEST(Explain, TitlesAreEscapedInSvg) {
   ScheduleInput input = figure_one();
   input.title = "<b>&\"";
@@ -163,6 +239,11 @@ TEST(Explain, WhatCannotBeDrawnIsRefused) {
   input = figure_one();
   input.context_lengths = {-1};
   EXPECT_EQ(make_schedule(input).error().code, ErrorCode::invalid_argument);
+  for (const std::vector<int>& tokens : {std::vector<int>{1, 1}, {-1}, {0}, {1 << 20}}) {
+    input = figure_one();
+    input.query_tokens = tokens;
+    EXPECT_EQ(make_schedule(input).error().code, ErrorCode::invalid_argument);
+  }
   input = figure_one();
   input.kv_heads = 1 << 30;
   EXPECT_EQ(make_schedule(input).error().code, ErrorCode::unsupported);
