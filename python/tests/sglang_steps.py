@@ -136,18 +136,18 @@ class Calls:
     def __init__(self):
         self.rows, self.made = 0, []
 
-    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out, kv_layout, scale, window, soft_cap, batch_invariant, typical_batch,
-               longest_context, engine, workspace, sink_logits=None, mask="causal", tree_mask=None, q_offsets=None, max_q_len=None):
+    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out, kv_layout, scale, window, soft_cap, batch_invariant, shape, engine,
+               workspace, sink_logits=None, mask="causal", tree_mask=None, q_offsets=None, max_q_len=None):
         given = dict(locals())
         self.made.append(lambda: Calls._decode(**{name: value for name, value in given.items() if name not in Calls.UNREAD}))
-        assert kv_layout == "NHD" and typical_batch >= len(context_lengths) == len(page_table) and longest_context == CONTEXT
+        assert kv_layout == "NHD" and shape.batch >= len(context_lengths) == len(page_table) and shape.longest_context == CONTEXT
         assert context_lengths.dtype == page_table.dtype == torch.int32 and q.dtype == out.dtype == torch.bfloat16
-        assert (q_offsets is None) == (max_q_len is None) and max_q_len in (None, 131072)
+        assert (q_offsets is None) == (max_q_len is None) and max_q_len in (None, 131072) and (q_offsets is None or shape.query_tokens == 8192)
         self.made[-1]()
         self.rows += q.shape[:-2].numel()
         return out
 
-    UNREAD = {"kv_layout", "typical_batch", "longest_context", "engine", "workspace", "batch_invariant", "max_q_len"}
+    UNREAD = {"kv_layout", "shape", "engine", "workspace", "batch_invariant", "max_q_len"}
 
     @staticmethod
     def _decode(self, q, k_cache, v_cache, context_lengths, page_table, out, scale, window, soft_cap, sink_logits, mask, tree_mask, q_offsets):
@@ -220,8 +220,8 @@ def load(folder):
 class Engine:
     """Of plans that are never launched."""
 
-    def plan(self, problem, batch, *, max_batch, longest_context):
-        assert batch == max_batch and longest_context == CONTEXT and problem.head_dim == HEAD_DIM
+    def plan(self, problem, shape, *, max_batch):
+        assert shape.batch == max_batch and shape.longest_context == CONTEXT and problem.head_dim == HEAD_DIM
         assert problem.kv_layout == ("HND" if problem.page_size == 1 else "NHD")
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
@@ -241,7 +241,7 @@ class Model:
         parallel = types.SimpleNamespace(attn_tp_size=1, attn_cp_size=1, attn_dcp_size=1, tp_size=1, enable_prefill_cp=False, attn_dp_enabled=False)
         arguments = types.SimpleNamespace(
             speculative_eagle_topk=topk, speculative_num_draft_tokens=draft_tokens, enable_deterministic_inference=False, disable_cuda_graph=False,
-            is_embedding=False, chunked_prefill_size=8192, disable_radix_cache=False, kv_cache_dtype="auto", attention_backend="leanattn",
+            is_embedding=False, chunked_prefill_size=8192, max_prefill_tokens=16384, disable_radix_cache=False, kv_cache_dtype="auto", attention_backend="leanattn",
             prefill_attention_backend=None, enable_prefill_cp=False, enable_dp_attention=False)
         flash = sys.modules[FLASH]
         flash.get_spec = lambda: arguments

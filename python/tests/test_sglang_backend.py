@@ -54,7 +54,8 @@ class Model:
             "kv_cache_dtype_str": "auto", "gpu_id": 0, "token_to_kv_pool": self.pool, "use_mla_backend": False, "is_draft_worker": False,
             "req_to_token_pool": types.SimpleNamespace(req_to_token=Tensor((MOST_REQUESTS + 1, LONGEST + 20), "int32"), size=MOST_REQUESTS),
             "server_args": types.SimpleNamespace(enable_deterministic_inference=stand_in.deterministic.enable_deterministic_inference,
-                                                 attention_backend="leanattn", prefill_attention_backend=None, kv_cache_dtype="auto"),
+                                                 attention_backend="leanattn", prefill_attention_backend=None, kv_cache_dtype="auto",
+                                                 chunked_prefill_size=300, max_prefill_tokens=16384),
             "sliding_window_pool": sliding_window_pool, "unified": unified, "topk": topk, "draft_tokens": draft_tokens, "context_ranks": 1,
             "without_cache": False, **(runner or {})})
         try:
@@ -206,13 +207,25 @@ def test_steps_need_nothing_that_was_not_made_at_start_up(adapter, trees):
 def test_a_graph_gets_a_plan_for_its_own_batch(adapter, monkeypatch):
     model, asked = Model(adapter), []
     plan = leanattn.Engine.plan
-    monkeypatch.setattr(leanattn.Engine, "plan", lambda engine, problem, batch, **options: asked.append(batch) or plan(engine, problem, batch, **options))
+    monkeypatch.setattr(leanattn.Engine, "plan", lambda engine, problem, shape, **options: asked.append(shape.batch) or plan(engine, problem, shape, **options))
     assert model.backend._sizes.batches == (1, 2, 4)
     assert model.backend._batch_for(3) == 4 and asked == []
     model.capture(model.batch(3))
     assert asked == [3, 3] and model.backend._batch_for(3) == 3  # decode and prefill
     model.capture(model.batch(3))
     assert asked == [3, 3]
+
+
+@pytest.mark.parametrize("chunk, most", [(300, 300), (-1, 16384), (None, 16384)])
+def test_steps_with_prefill_are_planned_as_full_as_the_scheduler_makes_them(adapter, chunk, most):
+    arguments = types.SimpleNamespace(enable_deterministic_inference=False, attention_backend="leanattn", prefill_attention_backend=None,
+                                      kv_cache_dtype="auto", chunked_prefill_size=chunk, max_prefill_tokens=16384)
+    backend = Model(adapter, runner={"server_args": arguments}).backend
+    planned = backend._device._made
+    packed, decode = backend._shape_for(3, {"q_offsets": None}), backend._shape_for(3, {})
+    assert (packed, decode) == (leanattn.Shape(4, LONGEST, query_tokens=most), leanattn.Shape(4, LONGEST))
+    assert {problem.q_len for problem, shape in planned if shape == packed} == {131072}
+    assert {problem.q_len for problem, shape in planned if shape == decode} == {1}
 
 
 def test_nothing_waits_for_the_gpu(adapter):
@@ -426,7 +439,7 @@ def test_layers_with_windows_read_their_own_pool(adapter):
 @pytest.mark.parametrize("scale", ["tensor", "number", None])
 def test_fp8_caches_have_sglangs_scales(adapter, kind, scale):
     split = {"server_args": types.SimpleNamespace(enable_deterministic_inference=False, attention_backend="triton", prefill_attention_backend=None,
-                                                  kv_cache_dtype=kind)}
+                                                  kv_cache_dtype=kind, chunked_prefill_size=300, max_prefill_tokens=16384)}
     model = Model(adapter, kv_cache_dtype=kind, runner=split)
     layer = model.layer
     layer.k_scale = layer.v_scale = {"tensor": Tensor((), "fp32"), "number": 0.25, None: None}[scale]

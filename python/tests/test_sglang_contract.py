@@ -84,7 +84,7 @@ def test_our_own_names_are_none_of_sglangs(adapter, version):
     recorded = recorded_methods(version)
     theirs = {method for cls, method in recorded if cls in ("FlashAttentionBackend", "AttentionBackend")}
     ours = {"for_runner", "is_deterministic", "write", "caches", "init_tree", "init_graph", "reads_slots", "_launch", "_need", "_options", "_takes",
-            "_takes_step", "_batch_for", "_scale", "_layout", "_width", "_table_of", "_rows_of", "_has_trees", "_constant_arguments"}
+            "_takes_step", "_batch_for", "_shape_for", "_scale", "_layout", "_width", "_table_of", "_rows_of", "_has_trees", "_constant_arguments"}
     defined = {name for base in own_bases(adapter.Backend) for name in vars(base) if not name.startswith("__")}
     assert ours <= defined and not ours & theirs
 

@@ -15,7 +15,7 @@ from vllm_stand_in import Tensor  # noqa: E402
 
 np = pytest.importorskip("numpy")
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
-GRAPHS, MOST_REQUESTS, LONGEST = (1, 2, 4), 4, WIDTH * PAGE
+GRAPHS, MOST_REQUESTS, MOST_TOKENS, LONGEST = (1, 2, 4), 4, 64, WIDTH * PAGE
 INTERLEAVE = 8  # tokens that one of several ranks has in a row
 ANY_NUMBER = 131072  # of query tokens
 VARIABLE, TUNE = "LEANATTN_VLLM_CONTEXT", "LEANATTN_VLLM_TUNE"
@@ -47,7 +47,7 @@ class Model:
         self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=scale(), _v_scale=scale(), _q_scale=scale())
         self.config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16", is_mm_prefix_lm=False, rswa_window=None),
-            scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS),
+            scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS, max_num_batched_tokens=MOST_TOKENS),
             parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
             compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
@@ -109,7 +109,7 @@ def test_a_step_without_prefill_touches_no_tensor(adapter):
     rows = metadata.rows
     assert Tensor.operations == 0
     assert rows.lengths is common.seq_lens and rows.page_table is common.block_table_tensor and rows.offsets is None
-    assert (rows.tokens, rows.batch, rows.context, metadata.rest) == (3, 4, LONGEST, None)
+    assert (rows.tokens, rows.shape.batch, rows.shape.longest_context, metadata.rest) == (3, 4, LONGEST, None)
     assert metadata.slot_mapping is common.slot_mapping  # of which the cache update reads
 
 
@@ -168,7 +168,7 @@ def test_ranks_have_their_part_of_every_context(adapter):
     Tensor.operations = 0
     rows = model.builder.build(0, common).rows
     assert Tensor.operations == 0 and rows.lengths is common.dcp_local_seq_lens and rows.page_table is common.block_table_tensor
-    assert (rows.tokens, rows.batch, rows.context, rows.offsets) == (3, 4, LONGEST // 4, None)
+    assert (rows.tokens, rows.shape.batch, rows.shape.longest_context, rows.offsets) == (3, 4, LONGEST // 4, None)
 
     q, output, (launch,) = model.forward(model.builder.build(0, common), 3)
     ((own, gathered),), (combined,) = stand_in.group.gathered, stand_in.group.combined
@@ -559,11 +559,11 @@ def test_batch_invariance_is_vllms_own_setting(adapter, monkeypatch):
     wide = Tensor((2, WIDTH + 40), "int32")
     metadata = model.builder.build(0, step([1, 1]).replace(block_table_tensor=wide))
     # A plan's context is a limit then, and so no page table may be wider.
-    assert metadata.rows.context >= LONGEST and metadata.rows.page_table.shape[1] * PAGE == metadata.rows.context
+    assert metadata.rows.shape.longest_context >= LONGEST and metadata.rows.page_table.shape[1] * PAGE == metadata.rows.shape.longest_context
     assert model.impl._constant["batch_invariant"] and len(model.forward(metadata, 2)[2]) == 1
     shared = Model(adapter, ranks=2)
     rows = shared.builder.build(0, step([1, 1], **local(2)).replace(block_table_tensor=wide)).rows
-    assert LONGEST // 2 <= rows.context < LONGEST and rows.page_table.shape[1] * PAGE == rows.context
+    assert LONGEST // 2 <= rows.shape.longest_context < LONGEST and rows.page_table.shape[1] * PAGE == rows.shape.longest_context
 
 
 def test_output_is_not_quantised_and_says_so(adapter):
@@ -662,7 +662,7 @@ def test_start_up_tunes_where_it_is_asked_to(adapter, monkeypatch, caplog):
         monkeypatch.setattr(leanattn, "engine", lambda ordinal: engine)
         Model(adapter)
     tuned, looked_up = [record.getMessage() for record in caplog.records if record.name == "vllm.leanattn"]
-    assert "has tuned 3 shapes" in tuned and "exact: 3" in looked_up, "not those of mixed steps, whose numbers of query tokens are not known"
+    assert "has tuned 6 shapes" in tuned and "exact: 6" in looked_up, "of three batches, for steps without prefill and with it"
 
 
 def test_a_tuning_that_fails_does_not_end_vllm(adapter, monkeypatch, caplog):
@@ -746,6 +746,23 @@ def test_problems_share_the_seconds_of_tuning(plans, monkeypatch):
     assert len(calls) == 4, "nothing is left"
 
 
+def test_steps_with_prefill_are_tuned_and_planned_as_full_as_the_scheduler_makes_them(adapter, monkeypatch):
+    """By the one shape that every step of a batch is then looked up by."""
+    tuned, planned, plan = [], [], leanattn.Engine.plan
+    monkeypatch.setattr(leanattn, "tune", lambda problem, shapes, **_: tuned.extend((problem.q_len, shape) for shape in shapes) or [])
+    monkeypatch.setattr(leanattn.Engine, "plan",
+                        lambda engine, problem, shape, **options: planned.append((problem.q_len, shape)) or plan(engine, problem, shape, **options))
+    monkeypatch.setenv(TUNE, "60")
+    model = Model(adapter)
+    mixed = [shape for q_len, shape in tuned if q_len == ANY_NUMBER]
+    assert mixed and {shape.query_tokens for shape in mixed} == {MOST_TOKENS} and mixed[-1].batch == MOST_REQUESTS
+    assert [shape.query_tokens for q_len, shape in tuned if q_len == 1] == [0] * len(mixed)
+    shape = model.builder.build(0, step([1, 1, 30])).rows.shape
+    assert shape == leanattn.Shape(4, LONGEST, query_tokens=MOST_TOKENS) and (ANY_NUMBER, shape) in planned
+    assert model.builder.build(0, step([1, 1, 1])).rows.shape == leanattn.Shape(4, LONGEST)
+    assert model.builder.build(0, step([1, 1, 30])).rows.shape is shape, "the host makes nothing anew"
+
+
 def test_after_one_failure_nothing_more_is_tuned(plans, monkeypatch):
     calls = []
 
@@ -783,9 +800,9 @@ def test_after_tuning_all_plans_are_looked_up_again_and_the_workspace_is_as_larg
     looked_up, needs = [], {"a": 100, "b": 300}
 
     class Engine:
-        def plan(self, problem, batch, *, max_batch, longest_context):
-            looked_up.append((problem, batch, max_batch, longest_context))
-            return types.SimpleNamespace(provenance="exact", workspace_bytes=needs[problem] * batch)
+        def plan(self, problem, shape, *, max_batch):
+            looked_up.append((problem, shape.batch, max_batch, shape.longest_context))
+            return types.SimpleNamespace(provenance="exact", workspace_bytes=needs[problem] * shape.batch)
 
     def tune(problem, shapes, *, budget, engine):
         needs["a"] = 1000  # other winners were there, too

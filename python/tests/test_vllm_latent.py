@@ -68,7 +68,7 @@ def test_a_decode_step_arrives_as_vllm_has_it(adapter):
     assert (given["k_stride_batch"], given["k_stride_token"]) == (PAGE * ROW, ROW)
     assert (given["batch"], given["pool_pages"], given["kv_heads"]) == (3, PAGES, 1)
     rows = metadata.decode.rows
-    assert (rows.tokens, rows.batch, rows.context, rows.offsets) == (3, 4, LONGEST, None)
+    assert (rows.tokens, rows.shape.batch, rows.shape.longest_context, rows.offsets) == (3, 4, LONGEST, None)
 
 
 def test_queries_in_two_parts_are_joined(adapter, monkeypatch):
@@ -141,7 +141,7 @@ def test_ranks_have_their_part_of_every_context(adapter):
     assert model.impl.need_to_return_lse_for_decode and model.impl.lse_base_on_e
     metadata = model.builder.build(0, common)
     rows = metadata.decode.rows
-    assert (rows.tokens, rows.batch, rows.context, rows.offsets) == (3, 4, LONGEST // 4, None)
+    assert (rows.tokens, rows.shape.batch, rows.shape.longest_context, rows.offsets) == (3, 4, LONGEST // 4, None)
     assert metadata.decode.seq_lens.data == common.dcp_local_seq_lens.data  # by which vLLM masks ranks without tokens
     assert metadata.decode.dcp_tot_seq_lens.data == common.seq_lens.data
     q, output, (launch,) = model.forward(metadata, 3)
@@ -199,5 +199,5 @@ def test_batch_invariance_is_vllms_own_setting(adapter, monkeypatch):
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
     model = Model(adapter)
     metadata = model.builder.build(0, step([1, 1]))
-    assert metadata.decode.rows.context >= LONGEST and len(model.forward(metadata, 2)[2]) == 1
+    assert metadata.decode.rows.shape.longest_context >= LONGEST and len(model.forward(metadata, 2)[2]) == 1
     assert adapter.LatentBackend.supports_batch_invariance()

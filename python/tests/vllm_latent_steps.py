@@ -67,19 +67,18 @@ def stored_rows(cache, table, begin, end, scale):
 class Kernels(vllm_steps.Calls):
     """What stands in for kernels, and how many rows each computed."""
 
-    def plan(self, problem, batch, *, max_batch, longest_context):
+    def plan(self, problem, shape, *, max_batch):
         """Of leanattn's engine."""
-        assert batch == max_batch and longest_context > 0 and problem.latent
+        assert shape.batch == max_batch and shape.longest_context > 0 and problem.latent
         assert (problem.head_dim, problem.v_head_dim, problem.page_size) == (ROW, LATENT, PAGE)
-        self.planned.add((problem.q_heads, problem.lse, problem.kv_dtype, problem.q_len, batch))
+        self.planned.add((problem.q_heads, problem.lse, problem.kv_dtype, problem.q_len, shape.batch))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
-    def decode(self, q, cache, v_cache, context_lengths, page_table, *, out, v_head_dim, return_lse, q_offsets, max_q_len, scale, typical_batch,
-               longest_context, engine, workspace, batch_invariant, kv_dtype="same", k_scale=1.0):
+    def decode(self, q, cache, v_cache, context_lengths, page_table, *, out, v_head_dim, return_lse, q_offsets, max_q_len, scale, shape, engine, workspace, batch_invariant, kv_dtype="same", k_scale=1.0):
         assert v_cache is None and cache.shape[1:] == (1, PAGE, ROW) and q.is_contiguous() and out.is_contiguous()
         assert context_lengths.dtype == page_table.dtype == torch.int32 and context_lengths.is_contiguous() and page_table.stride(1) == 1
-        assert (q.shape[1], return_lse, kv_dtype, max_q_len or 1, typical_batch) in self.planned
-        assert typical_batch >= len(context_lengths) == len(page_table)
+        assert (q.shape[1], return_lse, kv_dtype, max_q_len or 1, shape.batch) in self.planned
+        assert shape.batch >= len(context_lengths) == len(page_table)
         starts = list(range(len(context_lengths) + 1)) if q_offsets is None else q_offsets.tolist()
         assert (cache.element_size() == 1) == (kv_dtype == "fp8_e4m3") and starts[-1] <= len(q) == len(out)
         assert len(q) == starts[-1] or q_offsets is not None

@@ -63,10 +63,10 @@ class Kernels:
         self.mine = self.others = 0
         self.planned = set()
 
-    def plan(self, problem, batch, *, max_batch, longest_context):
+    def plan(self, problem, shape, *, max_batch):
         """Of leanattn's engine."""
         assert problem.latent and (problem.page_size, problem.selection_block, problem.selection_in_pool) == (PAGE, 1, True)
-        self.planned.add((problem.q_heads, problem.kv_dtype, batch))
+        self.planned.add((problem.q_heads, problem.kv_dtype, shape.batch))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
     def decode(self, q, pages, v_cache, context_lengths, page_table=None, *, out, v_head_dim, scale, selection, selected_counts, typical_batch,

@@ -137,8 +137,8 @@ class Calls:
         self._counting = threading.Lock()
 
     def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out=None, return_lse=False, q_offsets=None, max_q_len=None, scale,
-               window=0, soft_cap=0.0, sink_logits=None, alibi_slopes=None, typical_batch, longest_context, engine, workspace, batch_invariant):
-        assert k_cache.shape[2] == v_cache.shape[2] == PAGE and typical_batch >= len(context_lengths) == len(page_table)
+               window=0, soft_cap=0.0, sink_logits=None, alibi_slopes=None, shape, engine, workspace, batch_invariant):
+        assert k_cache.shape[2] == v_cache.shape[2] == PAGE and shape.batch >= len(context_lengths) == len(page_table)
         assert (q_offsets is None) == (max_q_len is None) and (q.shape[1], k_cache.shape[1], return_lse) in self.planned
         out, lse = torch.full_like(q, float("nan")) if out is None else out, torch.full(q.shape[:2], float("nan"), dtype=torch.float32)
         starts = list(range(len(context_lengths) + 1)) if q_offsets is None else q_offsets.tolist()
@@ -179,9 +179,9 @@ class Calls:
         with self._counting:
             self.decoded, self.prefilled = self.decoded + decoded, self.prefilled + prefilled
 
-    def plan(self, problem, batch, *, max_batch, longest_context):
+    def plan(self, problem, shape, *, max_batch):
         """Of the engine."""
-        assert batch == max_batch and longest_context > 0 and problem.head_dim == HEAD_DIM and problem.page_size == PAGE
+        assert shape.batch == max_batch and shape.longest_context > 0 and problem.head_dim == HEAD_DIM and problem.page_size == PAGE
         self.planned.add((problem.q_heads, problem.kv_heads, problem.lse))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
@@ -202,6 +202,7 @@ def configuration(speculative, part, kv_heads):
     made.model_config.is_mm_prefix_lm = made.kernel_config.enable_jit_warmup = made.use_v2_model_runner = False
     made.parallel_config.decode_context_parallel_size, made.parallel_config.cp_kv_cache_interleave_size = part.ranks, part.interleave
     made.cache_config.cache_dtype, made.scheduler_config.max_num_seqs = "auto", 8
+    made.scheduler_config.max_num_batched_tokens = 64
     made.compilation_config.max_cudagraph_capture_size, made.compilation_config.cudagraph_capture_sizes = 8, [1, 2, 4, 8]
     made.compilation_config.cudagraph_mode.has_full_cudagraphs.return_value = True
     made.attention_config.flash_attn_max_num_splits_for_cuda_graph = 16

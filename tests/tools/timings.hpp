@@ -33,8 +33,8 @@ std::vector<Timing> read_timings(const std::string& path);
 struct MixedTiming {
   std::string name;
   DecodeProblem problem;
-  Shape shape;
-  Config config;  ///< with the usual segment cost
+  Shape shape = {};
+  Config config = {};  ///< with the usual segment cost
   double us = 0;
 };
 std::vector<MixedTiming> read_mixed_timings(const std::string& path);

@@ -1,7 +1,8 @@
 """plans.py -- the plans that a model's layers need in an inference engine, made before requests come, and the workspace that their launches share.
 
-A plan is looked up by a batch and a context. The batch is that of the CUDA graphs, or else a power of two, so that
-every step of the engine has one that was made at start-up. The context is the same for all: graphs are captured once, whatever lengths come.
+A plan is looked up by a batch and a context, and where requests may bring prefill by the most query tokens of a step. The batch is that of the
+CUDA graphs, or else a power of two, so that every step of the engine has one that was made at start-up. Context and query tokens are the same for
+all: graphs are captured once, whatever mix of requests comes.
 """
 import collections
 import dataclasses
@@ -84,14 +85,20 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """The batches and the context for which the plans of a problem are made."""
+    """The batches, the context and the most query tokens of a step, for which the plans of a problem are made."""
 
     batches: tuple
     context: int
+    query_tokens: int = 0  #: of all requests together, where they may bring prefill; 0: they never do
 
-    def tuned(self):
+    def shape(self, problem, batch):
+        """The shape of a step: with prefill, one in which the scheduler has put as many query tokens beside the decodes as it may."""
+        prefills = self.query_tokens > 0 and problem.q_len > MOST_QUERY_TOKENS
+        return leanattn.Shape(batch, self.context, query_tokens=self.query_tokens if prefills else 0)
+
+    def tuned(self, problem):
         """The shapes to tune. Batches between powers of two are close enough to their neighbours."""
-        return [leanattn.Shape(batch, self.context) for batch in self.batches if batch & (batch - 1) == 0 or batch == self.batches[-1]]
+        return [self.shape(problem, batch) for batch in self.batches if batch & (batch - 1) == 0 or batch == self.batches[-1]]
 
     def batch_for(self, requests):
         """The batch whose plan serves a step with so many requests."""
@@ -112,7 +119,7 @@ class Device:
         self.engine = leanattn.engine(ordinal)
         self.workspace = None
         self._outgrown = []  # captured graphs use them
-        self._made = {}  # (problem, batch, context) of all plans, in their order
+        self._made = {}  # (problem, shape) of all plans, in their order
         self._tuned_for = 0.0  # seconds
         self._cannot_tune = False
 
@@ -125,7 +132,7 @@ class Device:
                 break
             start, called = time.monotonic(), True
             try:
-                results = leanattn.tune(problem, sizes.tuned(), budget=left / (len(problems) - index), engine=self.engine)
+                results = leanattn.tune(problem, sizes.tuned(problem), budget=left / (len(problems) - index), engine=self.engine)
                 tuned += sum(result.measured for result in results)
             except leanattn.Error as error:
                 failure = str(error)
@@ -141,18 +148,18 @@ class Device:
     def prepare(self, problems, sizes):
         """Makes the plans. Returns {provenance: count} of those that are new, and the seconds that it took."""
         start = time.monotonic()
-        found = self._make((problem, batch, sizes.context) for problem in problems for batch in sizes.batches)
+        found = self._make((problem, sizes.shape(problem, batch)) for problem in problems for batch in sizes.batches)
         return found, time.monotonic() - start
 
     def _make(self, wanted):
-        """Makes the plans of (problem, batch, context) that are not there, and a workspace for all. Returns {provenance: count} of them."""
+        """Makes the plans of (problem, shape) that are not there, and a workspace for all. Returns {provenance: count} of them."""
         found = collections.Counter()
         needed = 1
-        for problem, batch, context in wanted:
-            if (problem, batch, context) in self._made:
+        for problem, shape in wanted:
+            if (problem, shape) in self._made:
                 continue
-            plan = self.engine.plan(problem, batch, max_batch=batch, longest_context=context)
-            self._made[problem, batch, context] = None
+            plan = self.engine.plan(problem, shape, max_batch=shape.batch)
+            self._made[problem, shape] = None
             found[plan.provenance] += 1
             needed = max(needed, plan.workspace_bytes)
         if self.workspace is None or needed > self.workspace.bytes:

@@ -52,7 +52,7 @@ class BackendBase(FlashAttentionBackend):
         self._kv_dtype = _ONE_BYTE.get(str(model_runner.kv_cache_dtype))
         self._deterministic = self.is_deterministic(model_runner)
         self._device = plans.Device(model_runner.gpu_id)
-        self._layers, self._scales, self._problems, self._batches = {}, {}, (), {}
+        self._layers, self._scales, self._problems, self._batches, self._shapes = {}, {}, (), {}, {}
         self._tree = self._graph_trees = None
         tokens = self.speculative_num_draft_tokens or 1
         self._verified = tokens if 1 < tokens <= plans.MOST_QUERY_TOKENS else None
@@ -60,7 +60,7 @@ class BackendBase(FlashAttentionBackend):
         self._pages = plans.pages_for(longest + plans.MOST_QUERY_TOKENS, self.page_size)
         # A plan's context is a limit where results must not depend on the batch.
         context = self._pages * self.page_size if self._deterministic else plans.context_for(longest, CONTEXT)
-        self._sizes = plans.Sizes(plans.batches_for((), model_runner.req_to_token_pool.size), context)
+        self._sizes = plans.Sizes(plans.batches_for((), model_runner.req_to_token_pool.size), context, _most_new_tokens(model_runner.server_args))
         found = dict.fromkeys((self._options(layer, sinks)) for layer, sinks in _layers_of(model_runner.model) if self._takes(layer))
         provenances, seconds = self._need(found)
         if provenances:
@@ -225,8 +225,7 @@ class BackendBase(FlashAttentionBackend):
         out = q.new_empty((rows, width)) if given is None else given.view(rows, width)
         shape = (rows,) if tokens == 1 else (requests, tokens)
         leanattn.decode(q.reshape(*shape, layer.tp_q_head_num, layer.head_dim), keys, values, lengths, table,
-                        out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", typical_batch=self._batch_for(requests),
-                        longest_context=self._sizes.context, engine=self._device.engine, workspace=self._device.workspace, **constant, **options)
+                        out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", shape=self._shape_for(requests, options), engine=self._device.engine, workspace=self._device.workspace, **constant, **options)
         return out
 
     def _constant_arguments(self, layer):
@@ -275,6 +274,13 @@ class BackendBase(FlashAttentionBackend):
         self._problems = tuple(dict.fromkeys((*self._problems, *problems)))
         return self._device.prepare(self._problems, self._sizes)
 
+    def _shape_for(self, requests, options):
+        """The shape whose plan serves a launch for so many requests."""
+        key = self._batch_for(requests), "q_offsets" in options
+        if key not in self._shapes:
+            self._shapes[key] = leanattn.Shape(key[0], self._sizes.context, query_tokens=self._sizes.query_tokens if key[1] else 0)
+        return self._shapes[key]
+
     def _batch_for(self, requests, exactly=False):
         """The batch whose plan serves so many requests. `exactly`: a graph's, which gets a plan of its own."""
         batch = self._batches.get(requests)
@@ -284,6 +290,12 @@ class BackendBase(FlashAttentionBackend):
                 self._sizes = dataclasses.replace(self._sizes, batches=tuple(sorted((*self._sizes.batches, batch))))
                 self._device.prepare(self._problems, self._sizes)
         return batch
+
+
+def _most_new_tokens(arguments):
+    """The most query tokens of a step with prefill, by SGLang's arguments."""
+    chunk = arguments.chunked_prefill_size
+    return chunk if chunk is not None and chunk > 0 else arguments.max_prefill_tokens
 
 
 def _check(runner, deterministic):

@@ -126,7 +126,7 @@ class Implementation(AttentionImpl):
             group, result = get_dcp_group(), {"return_lse": True}
             query = group.all_gather(query.contiguous(), dim=1)
         made = leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, q_offsets=rows.offsets, max_q_len=rows.most_tokens,
-                               typical_batch=rows.batch, longest_context=rows.context, engine=rows.device.engine, workspace=rows.device.workspace,
+                               shape=rows.shape, engine=rows.device.engine, workspace=rows.device.workspace,
                                **result, **scales, **self._constant)
         if self._over_ranks:
             output.copy_(self.flash.dcp_combine(*made, group, is_lse_base_on_e=True))

@@ -60,7 +60,7 @@ class LatentImplementation(MLACommonImpl):
         one_byte = {"kv_dtype": "fp8_e4m3", "k_scale": layer._k_scale} if self._one_byte else {}
         made = leanattn.decode(q, kv_c_and_k_pe_cache.unsqueeze(1), None, rows.lengths, rows.page_table, out=out, v_head_dim=self.kv_lora_rank,
                                return_lse=self.need_to_return_lse_for_decode, q_offsets=rows.offsets, max_q_len=rows.most_tokens, scale=self.scale,
-                               typical_batch=rows.batch, longest_context=rows.context, engine=rows.device.engine, workspace=rows.device.workspace,
+                               shape=rows.shape, engine=rows.device.engine, workspace=rows.device.workspace,
                                batch_invariant=bool(envs.VLLM_BATCH_INVARIANT), **one_byte)
         return made if self.need_to_return_lse_for_decode else (made, None)
 

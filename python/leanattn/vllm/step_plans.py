@@ -2,6 +2,7 @@
 import dataclasses
 from typing import Any
 
+import leanattn
 import vllm.envs as envs
 from vllm.logger import init_logger
 
@@ -20,8 +21,7 @@ class Rows:
     page_table: Any  #: [requests, pages] int32
     offsets: Any  #: [requests + 1] int32, where requests may have several query tokens; else None
     most_tokens: int | None  #: of a request, where there are offsets
-    batch: int  #: the batch and the context of the plan
-    context: int
+    shape: leanattn.Shape  #: of the plan
     device: plans.Device
 
 
@@ -39,13 +39,14 @@ class StepPlans:
             self._pages, context = None, _most_here(plans.context_for(longest, CONTEXT), builder)
         graphs = vllm_config.compilation_config.cudagraph_capture_sizes or ()
         self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // query_tokens for size in graphs)},
-                                                    vllm_config.scheduler_config.max_num_seqs), context)
+                                                    vllm_config.scheduler_config.max_num_seqs), context,
+                                  vllm_config.scheduler_config.max_num_batched_tokens if prefills else 0)
         self._most = sorted({1, query_tokens, *([plans.MOST_PREFILL_TOKENS] if prefills else [])})
         self._problems = tuple(
             plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens,
                              batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
             for one in options for tokens in self._most)
-        self._batches = {}
+        self._shapes = {}
         self._device = plans.device(plans.ordinal_of(builder.device))
         make_plans(self._device, self._problems, self._sizes)
 
@@ -62,25 +63,25 @@ class StepPlans:
         if most is None:
             return None
         return Rows(tokens, first(lengths, requests), self.page_table(page_table, requests), None if single else first(offsets, requests + 1),
-                    None if single else most, self._batch_for(requests), self._sizes.context, self._device)
+                    None if single else most, self._shape_for(most, requests), self._device)
 
     def page_table(self, table, requests):
         table = first(table, requests)
         return table if self._pages is None or table.shape[1] <= self._pages else table[:, :self._pages]
 
-    def _batch_for(self, requests):
-        batch = self._batches.get(requests)
-        if batch is None:
-            batch = self._batches[requests] = self._sizes.batch_for(requests)
+    def _shape_for(self, most, requests):
+        shape = self._shapes.get((most, requests))
+        if shape is None:
+            batch = self._sizes.batch_for(requests)
             if batch not in self._sizes.batches:
-                self._device.prepare(self._problems, plans.Sizes((batch,), self._sizes.context))
-        return batch
+                self._device.prepare(self._problems, dataclasses.replace(self._sizes, batches=(batch,)))
+            shape = self._shapes[most, requests] = self._sizes.shape(next(one for one in self._problems if one.q_len == most), batch)
+        return shape
 
 
 def make_plans(device, problems, sizes):
     """Tunes as TUNE asks for, makes the plans, and says in the log what came of it."""
-    # How many query tokens the requests of a mixed step have is not known here.
-    tuned, failure = device.tune([one for one in problems if one.q_len <= plans.MOST_QUERY_TOKENS], sizes, plans.tuning_seconds(TUNE))
+    tuned, failure = device.tune(problems, sizes, plans.tuning_seconds(TUNE))
     if tuned:
         logger.info("leanattn has tuned %d shapes for this GPU, as %s asks for", tuned, TUNE)
     if failure:
