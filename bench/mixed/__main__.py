@@ -89,7 +89,8 @@ def call(step, layout):
     """A line of a call capture that asks for the step once."""
     strided = layout == "NHD" or not step.paged
     return capture.line({"q_heads": step.q_heads, "kv_heads": step.kv_heads, "head_dim": step.head_dim, "layout": "strided" if strided else "contiguous"},
-                        {"batch": step.batch, "longest_context": step.longest, "total_context": step.tokens if step.ragged else 0}, step.features)
+                        {"batch": step.batch, "longest_context": step.longest, "total_context": step.tokens if step.ragged else 0,
+                         **({"mix": step.mix} if step.mix else {})}, step.features)
 
 
 def tune(options, chosen):

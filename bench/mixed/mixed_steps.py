@@ -11,6 +11,7 @@ DRAWN_GROUPS = ("mixed", "mixed", "chunks", "uniform")  # of the drawn steps, in
 DRAWN_HEADS = ((32, 8), (64, 8), (28, 4), (16, 2), (8, 1))
 DRAWN_KV_BYTES = (4 << 20, 4 << 30)
 DRAWN_FLOPS = 4e12
+MOST_DECODE_TOKENS = 16  # of a request, in a problem without prefill
 FAST_OF_GROUP = 2  # steps of each group that --fast keeps
 
 
@@ -54,6 +55,15 @@ class Step:
         """Multiplications and additions of both matrix products, without what masks hide."""
         pairs = sum(min(seen, self.window or seen) for query, context in self.requests for seen in range(context - query + 1, context + 1))
         return 2 * pairs * self.q_heads * (self.head_dim + self.values)
+
+    @property
+    def mix(self):
+        """What the shape of a step with prefill says of its query tokens (leanattn_shape); empty for others."""
+        chunks = [(query, context) for query, context in self.requests if query > 1]
+        if self.q_len <= MOST_DECODE_TOKENS:
+            return {}
+        return {"query_tokens": self.query_tokens, "chunks": len(chunks), "chunk_context": sum(context for _, context in chunks),
+                "chunk_pairs": sum(query * (context - query) + query * (query + 1) // 2 for query, context in chunks)}
 
     @property
     def features(self):

@@ -54,7 +54,10 @@ class LeanattnMixed(system_leanattn.LeanattnSystem):
         step, fields = data.case, dict(data.case.features)
         if step.fp8:
             fields["kv_format"] = self.library.enums["leanattn_kv_format"]["LEANATTN_KV_FP8_E4M3"]
-        plan = self.query(step, False, kv_layout=int(data.layout == "NHD"), **fields).plan()
+        query = self.query(step, False, kv_layout=int(data.layout == "NHD"), **fields)
+        for name, value in step.mix.items():
+            setattr(query.shape, name, value)
+        plan = query.plan()
         workspace = self.workspace(plan)
         more = {"q_offsets": data.q_offsets.data_ptr(), "query_tokens": data.q.shape[0]} if step.q_len > 1 else {}
         if step.paged:

@@ -93,6 +93,8 @@ class Program(unittest.TestCase):
         call = self.main.call(long, "NHD")
         self.assertEqual(call["problem"]["features"], {"page_size": 16, "q_len": 2048, "ragged_q": True})
         self.assertEqual((call["problem"]["layout"], call["shape"]["longest_context"], call["shape"]["total_context"]), ("strided", 131072, 131072 + 63 * 2048 + 8192))
+        self.assertEqual(call["shape"]["mix"], {"query_tokens": 64 + 2048, "chunks": 1, "chunk_context": 8192, "chunk_pairs": 2048 * 6144 + 2048 * 2049 // 2})
+        self.assertNotIn("mix", self.main.call(next(step for step in every() if step.name.startswith("32 x q8")), "NHD")["shape"])
         decodes = self.main.call(long.part(*long.parts()[0]), "HND")
         self.assertEqual((decodes["problem"]["features"], decodes["problem"]["layout"], decodes["shape"]["batch"]), ({"page_size": 16}, "contiguous", 64))
         latent = next(step for step in every() if step.group == "latent")
@@ -105,6 +107,7 @@ class Program(unittest.TestCase):
         known = {name for name, _ in structs["leanattn_problem"]._fields_}
         for step in every():
             self.assertLessEqual(set(step.features), known, step.name)
+            self.assertLessEqual(set(step.mix), {name for name, _ in structs["leanattn_shape"]._fields_})
 
 
 class Report(unittest.TestCase):
