@@ -136,7 +136,9 @@ inline constexpr auto kFeatures = std::tuple{
              "What the query tokens see of each other; tree: what a bit mask says; default causal"},
             {.part_of = "q_len", .c_name = "query_mask"}),
     feature("window", "_win", &Features::window, &leanattn_problem::window,
-            {"--window", "N", "How many tokens a query token sees, of which it is the last; default: all"}),
+            {"--window", "N",
+             "How many tokens a query token sees, of which it is the last; with --query-mask full also as many ahead; "
+             "default: all"}),
     feature("sink_tokens", "_sink", &Features::sink_tokens, &leanattn_problem::sink_tokens,
             {"--sink-tokens", "N", "How many first tokens stay visible beside the window"}),
     feature("sink_logits", "_slog", &Features::sink_logits, &leanattn_problem::sink_logits,

@@ -212,9 +212,9 @@ Result<void> validate(const Features& f) {
   if (f.sink_tokens > 0 && f.window == 0)
     return invalid(fmt::format("sink_tokens is {} without a window", f.sink_tokens),
                    "Without a window all tokens are visible; give both or neither.");
-  if (f.window > 0 && f.q_len > 1 && f.mask != QueryMask::causal)
-    return fail(ErrorCode::unsupported, fmt::format("a window with the query mask {}", to_string(f.mask)),
-                "A window is counted back from each token's place in a causal chain.");
+  if (f.window > 0 && f.q_len > 1 && f.mask == QueryMask::tree)
+    return fail(ErrorCode::unsupported, "a window with the query mask tree",
+                "A window is counted from each token's place in a chain.");
   if (!std::isfinite(f.soft_cap) || f.soft_cap < 0 || f.soft_cap > 1e6 || (f.soft_cap > 0 && f.soft_cap < 1e-3))
     return invalid(fmt::format("soft_cap is {}", f.soft_cap), "Give 0.001 to 1e6, or 0 for none.");
   if (!f.score.empty()) {

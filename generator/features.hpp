@@ -40,7 +40,7 @@ struct Features {
   bool ragged_q = false;  ///< each request has its own number of them, 0 to q_len
   QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1, where tree is refused
 
-  int window = 0;            ///< tokens a query sees, its own the last of them; 0: all
+  int window = 0;            ///< tokens a query sees, its own the last of them; mask full: to either side; 0: all
   int sink_tokens = 0;       ///< first tokens of a context that stay visible beside the window
   bool sink_logits = false;  ///< each query head has a learned logit that counts in the softmax's denominator only
 

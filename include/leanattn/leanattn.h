@@ -207,7 +207,8 @@ typedef struct leanattn_problem {
                           131072, and any above 16 is the same problem); 0: 1 */
   int32_t ragged_q;    /* not 0: each request has its own number of query tokens, by q_offsets */
   int32_t query_mask;  /* leanattn_query_mask; makes no difference for one query token, with which tree is refused */
-  int32_t window;      /* tokens that a query token sees, itself the last of them; 0: all */
+  int32_t window;      /* tokens that a query token sees, itself the last of them; with the full mask as many to either
+                          side; 0: all */
   int32_t sink_tokens; /* first tokens of a context that stay visible beside the window */
   int32_t sink_logits; /* not 0: each query head has a logit that counts in the denominator of its softmax */
   int32_t alibi;       /* not 0: alibi_slopes[head] * (kv index - q index) is added to scores */

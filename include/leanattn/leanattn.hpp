@@ -72,7 +72,7 @@ struct Problem {
   bool ragged_q = false;  ///< each request has its own number of query tokens, by q_offsets
   AttentionMask query_mask =
       AttentionMask::causal;  ///< makes no difference for one query token, with which tree is refused
-  int window = 0;             ///< tokens that a query token sees, itself the last; 0: all
+  int window = 0;             ///< tokens that a query token sees, itself the last; mask full: both ways
   int sink_tokens = 0;        ///< first tokens of a context that stay visible beside the window
   bool sink_logits = false;   ///< each query head has a logit that counts in the denominator of its softmax
   bool alibi = false;         ///< alibi_slopes[head] * (kv index - q index) is added to scores

@@ -229,7 +229,7 @@ q_offsets        [batch + 1] int32: the query tokens of request r are q[q_offset
 max_q_len        with q_offsets: the most query tokens of a request
 mask             which of a request's query tokens each sees: "causal" (the default), "tree" (by tree_mask), "full"
 tree_mask        [query tokens] uint32 or int32: bit j says that the token sees its request's query token j
-window           tokens that a query token sees, itself the last of them; 0: all
+window           tokens that a query token sees, itself the last of them; with mask "full" as many to either side; 0: all
 sink_tokens      first tokens of the context that stay visible beside the window
 sink_logits      [q_heads] fp32: logits that count in the denominator of the softmax
 soft_cap         scores become cap * tanh(score / cap); 0: unchanged

@@ -10,6 +10,13 @@ LEAN_DEVICE bool has_masked(const Segment& s, const Step& step, int first, int l
       return true;
 #endif
   }
+#if defined(LEAN_SEES_AHEAD)
+#if defined(LEAN_POSITIONS)
+  if (place_of(step.token + kStepTokens - 1) - kWindow >= s.first_query + first) return true;
+#else
+  if (step.token + kStepTokens - 1 - kWindow >= s.context_length - s.query.count + first) return true;
+#endif
+#endif
   if constexpr (kWindow > 0) {
 #if defined(LEAN_POSITIONS)
     if (place_of(step.token) < s.first_query + last + 1 - kWindow) return true;
@@ -35,7 +42,15 @@ LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& 
       const int query = token - first_query;  // which of the request's query tokens the KV token is, if any
       if (query >= 0 && row.valid) visible &= (args.tree_mask[s.query.first + row.token] >> query & 1) != 0;
     }
+#if defined(LEAN_SEES_AHEAD)
+    const int distance = token - first_query - row.token;
+    const bool seen = distance > -kWindow && distance < kWindow;
 #if defined(LEAN_WINDOW_OF_PART)
+    visible &= seen || step.token + offset < s.sink_tokens;
+#else
+    visible &= seen || token < kSinkTokens;
+#endif
+#elif defined(LEAN_WINDOW_OF_PART)
     visible &= token > first_query + row.token - kWindow || step.token + offset < s.sink_tokens;
 #else
     if constexpr (kWindow > 0) visible &= token > first_query + row.token - kWindow || token < kSinkTokens;

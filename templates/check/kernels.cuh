@@ -359,10 +359,11 @@ struct CheckRow {
 __device__ __forceinline__ bool check_visible(const CheckFeatures& check, int context, int query_tokens, int t,
                                               unsigned word, int j) {
   const long long position = (long long)context - query_tokens + t, first = (long long)context - query_tokens;
-  if (check.mask == kCheckFull && check.q_len > 1) return true;
   if (check.mask == kCheckTree && check.q_len > 1) return j < first || ((word >> (int)(j - first)) & 1u) != 0u;
-  if (j > position) return false;
-  return check.window == 0 || j > position - check.window || j < check.sink_tokens;
+  const bool causal = check.mask != kCheckFull || check.q_len == 1;
+  if (causal && j > position) return false;
+  if (check.window == 0 || j < check.sink_tokens) return true;
+  return j > position - check.window && j < position + check.window;
 }
 
 // q . k of one token, whose key is at `row`.

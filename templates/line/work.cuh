@@ -1,18 +1,24 @@
 // line/work.cuh -- which output tiles a request has, and what of its context each of them reads.
 // ---
 // Where requests have their own numbers of query tokens, a request has only the output tiles that these fill, none
-// without any. Then too an output tile of a causal problem reads what its own query tokens see.
+// without any. Then too an output tile of a problem that is causal or has a window reads what its own query tokens see.
 
 #if defined(LEAN_POSITIONS)
 constexpr bool kOutputsEndApart = false;  // a rank's part of a context may end before or behind the query tokens
 #else
-constexpr bool kOutputsEndApart = kRaggedQ && kQueryMask == kCausal;
+constexpr bool kOutputsEndApart = kRaggedQ && (kQueryMask == kCausal || kWindow > 0);
 #endif
 
 // There, with a window: LeanTiles of sink tokens, and how many an output tile has at most behind them. What it has is a
 // bound of what it reads, because the latter depends on where runs begin; LeanTiles without tokens take no time.
 constexpr u32 kSinkTiles = (kSinkTokens + kTile - 1) / kTile;
+#if defined(LEAN_SEES_AHEAD)
+// A window reaches as far ahead of a query token, within the context.
+constexpr int kAhead = kWindow <= kQLen ? kWindow - 1 : kQLen;
+constexpr u32 kWindowTiles = lean_window_tiles(kWindow + kAhead, (kRowsOfRange - 1) / kGroup + 2, kTile, kPageRun);
+#else
 constexpr u32 kWindowTiles = lean_window_tiles(kWindow, (kRowsOfRange - 1) / kGroup + 2, kTile, kPageRun);
+#endif
 
 // Output tiles of a KV head, where requests have their own numbers of query tokens.
 LEAN_DEVICE u32 outputs_of(const QueryTokens& query) { return lean_row_blocks(query.count * kGroup, kRowsOfRange); }
@@ -40,9 +46,21 @@ LEAN_DEVICE LeanVisible visible_of(const Arrays& args, int request, int context_
 #endif
 }
 
+#if defined(LEAN_SEES_AHEAD)
+// What lies in the context before the first query token, and what this sees ahead of itself.
+LEAN_DEVICE int seen_beside(int context_length, const QueryTokens& query) {
+  return context_length - query.count + min(kAhead, query.count);
+}
+#endif
+
 // The token index behind the last token that output tile `output` of a KV head reads.
 LEAN_DEVICE int end_of_output(int context_length, const QueryTokens& query, int output) {
+#if defined(LEAN_SEES_AHEAD)
+  const int end = lean_block_end(seen_beside(context_length, query), query.count, output, kRowsOfRange, kGroup);
+  return min(max(end, kSinkTokens), context_length);
+#else
   return lean_block_end(context_length - query.count, query.count, output, kRowsOfRange, kGroup);
+#endif
 }
 
 // What output tile `output` of a KV head reads, where that depends on the output tile.
@@ -65,9 +83,16 @@ LEAN_DEVICE u32 positions_of_outputs(u32 segment_cost, int context_length, const
   u32 tiles_before = before * tiles;
   if constexpr (kOutputsEndApart && kWindow == 0)
     tiles_before = lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange, kGroup, kTile);
+#if defined(LEAN_SEES_AHEAD)
+  if constexpr (kOutputsEndApart)
+    tiles_before =
+        before * kSinkTiles + lean_tiles_of_blocks(seen_beside(context_length, query), before, kRowsOfRange, kGroup,
+                                                   kTile, min(lean_tiles_of(context_length, kTile), kWindowTiles));
+#else
   if constexpr (kOutputsEndApart && kWindow > 0)
     tiles_before = before * kSinkTiles + lean_tiles_of_blocks(context_length - query.count, before, kRowsOfRange,
                                                               kGroup, kTile, kWindowTiles);
+#endif
   return (count * segment_cost + tiles_before) * kTilePositions +
          last * tiles * positions_of_tile(query, (int)count - 1);
 }

@@ -23,13 +23,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 bool sees(const Features& features, std::int64_t context, int n, int t, std::uint32_t tree_word, std::int64_t j) {
   const std::int64_t before = context - n, position = before + t;
   const QueryMask mask = features.q_len > 1 ? features.mask : QueryMask::causal;
-  switch (mask) {
-    case QueryMask::full: return true;
-    case QueryMask::tree: return j < before || (tree_word >> (j - before)) % 2 == 1;
-    case QueryMask::causal: break;
-  }
-  if (j > position) return false;
-  return features.window == 0 || j > position - features.window || j < features.sink_tokens;
+  if (mask == QueryMask::tree) return j < before || (tree_word >> (j - before)) % 2 == 1;
+  if (mask == QueryMask::causal && j > position) return false;
+  return features.window == 0 || j < features.sink_tokens || std::abs(j - position) < features.window;
 }
 
 }  // namespace

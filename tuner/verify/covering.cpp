@@ -64,6 +64,7 @@ KernelTraits traits_of(const KernelSpec& spec) {
   const std::pair<bool, const char*> kFeatures[] = {
       {f.ragged_q, "ragged query tokens"},
       {f.window > 0, "window"},
+      {f.window > 0 && f.q_len > 1 && f.mask == QueryMask::full, "window both ways"},
       {f.sink_tokens > 0, "sink tokens"},
       {f.sink_logits, "sink logits"},
       {f.soft_cap > 0, "soft cap"},

@@ -405,7 +405,10 @@ const std::vector<VerifyFeature>& verify_features() {
       {"window",
        {with([](F& f) { f.window = 1; }), with([](F& f) { f.window = 100; }),
         with([](F& f) { f.window = 129, f.q_len = 4; }), with([](F& f) { f.window = 200, f.page_size = 16; }),
-        with([](F& f) { f.window = 50, f.page_size = 64, f.q_len = 6, f.ragged_q = true; })}},
+        with([](F& f) { f.window = 50, f.page_size = 64, f.q_len = 6, f.ragged_q = true; }),
+        with([](F& f) { f.window = 90, f.page_size = 16, f.q_len = 20, f.mask = QueryMask::full; }), with([](F& f) {
+          f.window = 2, f.sink_tokens = 70, f.q_len = 9, f.ragged_q = true, f.mask = QueryMask::full;
+        })}},
       {"window and sink tokens",
        {with([](F& f) { f.window = 100, f.sink_tokens = 4; }),
         with([](F& f) { f.window = 64, f.sink_tokens = 70, f.page_size = 16; }),

@@ -48,7 +48,7 @@ Features draw_features(Draw& draw) {
   f.ragged_q = draw.chance(f.q_len > 1 ? 40 : 10);
   if (f.q_len > 1) f.mask = draw.of({QueryMask::causal, QueryMask::causal, QueryMask::tree, QueryMask::full});
   if (f.mask == QueryMask::full && draw.chance(30)) f.q_len = draw.between(17, 80);
-  if (f.mask == QueryMask::causal && draw.chance(35)) {
+  if (f.mask != QueryMask::tree && draw.chance(35)) {
     f.window = draw.chance(50) ? draw.of({1, 16, 64, 128, 500, 4096}) : draw.between(1, 300);
     if (draw.chance(50)) f.sink_tokens = draw.of({1, 4, 16, 65, 128});
   }

@@ -71,7 +71,7 @@ OracleOutput by_definition(const Case& c) {
         if (j >= kSecond) {
           visible = true;
         } else if (f.q_len > 1 && f.mask == QueryMask::full) {
-          visible = true;
+          visible = f.window == 0 || j < f.sink_tokens || (j - p < f.window && p - j < f.window);
         } else if (f.q_len > 1 && f.mask == QueryMask::tree) {
           visible = true;
           const int other = j - (c.context - n);
