@@ -135,6 +135,9 @@ inline constexpr auto kFeatures = std::tuple{
             {"--query-mask", "causal|tree|full",
              "What the query tokens see of each other; tree: what a bit mask says; default causal"},
             {.part_of = "q_len", .c_name = "query_mask"}),
+    feature("spans", "_span", &Features::spans, &leanattn_problem::spans,
+            {"--spans", nullptr,
+             "Query tokens lie in spans of tokens that see each other both ways, as those of an image do in a prompt"}),
     feature("window", "_win", &Features::window, &leanattn_problem::window,
             {"--window", "N",
              "How many tokens a query token sees, of which it is the last; with --query-mask full also as many ahead; "

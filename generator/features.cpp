@@ -103,9 +103,9 @@ Result<void> validate_group(const Features& f) {
     const char* cure;
   };
   constexpr const char* kNotYet = "Kernels of a group do not have it yet: leave it out, or give one GPU the context.";
-  for (const Other& other :
-       {Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
-        Other{has_selection(f), "a selection", kNotYet}, Other{f.batch_invariant, "batch_invariant", kNotYet}}) {
+  for (const Other& other : {Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
+                             Other{f.spans, "spans", kNotYet}, Other{has_selection(f), "a selection", kNotYet},
+                             Other{f.batch_invariant, "batch_invariant", kNotYet}}) {
     if (other.asked)
       return fail(ErrorCode::unsupported, fmt::format("{} with context_parallel {}", other.what, ranks_of_context(f)),
                   other.cure);
@@ -207,6 +207,10 @@ Result<void> validate(const Features& f) {
                             most, to_string(f.mask), kMostPrefillTokens));
   if (f.mask == QueryMask::tree && f.q_len == 1)
     return invalid("a tree mask over one query token", "Give q_len of at least 2.");
+  if (f.spans && (!f.ragged_q || f.mask != QueryMask::causal))
+    return invalid(fmt::format("spans {}", f.ragged_q ? fmt::format("with the query mask {}", to_string(f.mask))
+                                                      : std::string("without ragged_q")),
+                   "They add to what the mask causal shows the query tokens of prompts: give ragged_q and that mask.");
   if (auto ok = in_range("window", f.window, 0, kMostWindow); !ok) return ok;
   if (auto ok = in_range("sink_tokens", f.sink_tokens, 0, kMostWindow); !ok) return ok;
   if (f.sink_tokens > 0 && f.window == 0)

@@ -40,6 +40,10 @@ struct Features {
   bool ragged_q = false;  ///< each request has its own number of them, 0 to q_len
   QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1, where tree is refused
 
+  /// Each query token says in which span of tokens it is, if any. Tokens of a span see each other both ways, beside
+  /// what the causal mask and a window show (images of a prompt).
+  bool spans = false;
+
   int window = 0;            ///< tokens a query sees, its own the last of them; mask full: to either side; 0: all
   int sink_tokens = 0;       ///< first tokens of a context that stay visible beside the window
   bool sink_logits = false;  ///< each query head has a learned logit that counts in the softmax's denominator only

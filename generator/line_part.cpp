@@ -19,7 +19,9 @@ void add_line(KernelSource& source) {
   if (spec.dtype == DType::fp16 || one_byte) source.add({"attend/fp16.cuh"});
   source.add({"line/rows.cuh"});
   if (needs_positions(features)) source.add({"line/part_of_context.cuh"});
-  source.add({"line/work.cuh", "line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
+  source.add({"line/work.cuh"});
+  if (features.spans) source.add({"line/spans.cuh"});
+  source.add({"line/find_start.cuh", "line/walk.cuh", "line/steps.cuh",
               selects               ? "kv/selection.cuh"
               : layout.gathers_rows ? "kv/row_pages.cuh"
                                     : "kv/page_table.cuh",

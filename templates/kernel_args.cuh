@@ -39,6 +39,14 @@ struct LeanGroup {
 constexpr int kLeanColumnBytes = 24, kLeanSignalBytes = 1280;
 static_assert(kLeanSignalBytes >= 2 * 8 * kLeanMostRanks && kLeanSignalBytes % 256 == 0, "slots begin with a line");
 
+#if !defined(__CUDACC__) || defined(LEAN_SPANS)
+// Tokens of a context that see each other both ways, as indices of the first one and of the one behind the last.
+// Without tokens: both are 0.
+struct alignas(8) LeanSpan {
+  int first, end;
+};
+#endif
+
 // Strides count elements, not bytes. All pointers are device pointers; bases and strides are multiples of 16 bytes. The
 // fields stand in the order in which a kernel first reads them.
 struct LeanDecodeArgs {
@@ -105,18 +113,19 @@ struct LeanDecodeArgs {
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
-#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE)
+#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE) || \
+    defined(LEAN_SPANS)
 
   // Kernels of a group only. Others have a shorter argument block, of which the driver copies no more.
   void* group;                   // LeanGroup of this rank
   const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
   const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
   int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
-#if !defined(__CUDACC__) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE)
+#if !defined(__CUDACC__) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE) || defined(LEAN_SPANS)
   int context_rank, reserved;  // this rank among all of a group, of which not all merge in the kernel
 #endif
 #endif
-#if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE)
+#if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE) || defined(LEAN_SPANS)
 
   // Kernels with a second cache beside selected KV only: pages as those of k and v, with the same strides.
   const void* second_k;
@@ -126,6 +135,10 @@ struct LeanDecodeArgs {
                                  // [0, second_capacity]
   long long second_page_table_stride;
   int second_pool_pages, second_capacity;
+#endif
+#if !defined(__CUDACC__) || defined(LEAN_SPANS)
+
+  const LeanSpan* spans;  // [query tokens]: the span that each one is in; kernels with spans only
 #endif
 };
 
@@ -139,7 +152,9 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 }
 #endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
-#if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE)
+#if !defined(__CUDACC__) || defined(LEAN_SPANS)
+static_assert(sizeof(LeanDecodeArgs) == 520, "host and device must agree on the argument block");
+#elif defined(LEAN_SECOND_CACHE)
 static_assert(sizeof(LeanDecodeArgs) == 512, "host and device must agree on the argument block");
 #elif defined(LEAN_CONTEXT_RANKS)
 static_assert(sizeof(LeanDecodeArgs) == 464, "host and device must agree on the argument block");

@@ -236,6 +236,9 @@ typedef struct leanattn_problem {
                                  query heads, which context_parallel divides (two levels: docs/groups.md) */
   int32_t second_cache; /* not 0: with a selection, query tokens also see the first tokens of a second cache, which is
                            read whole */
+  int32_t spans; /* not 0: with ragged_q and the causal mask, query tokens lie in spans of tokens that see each other
+                    both ways, as those of an image do in a prompt */
+  int32_t reserved2;
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -505,6 +508,10 @@ typedef struct leanattn_decode_args {
   int64_t second_pool_pages;        /* pages that second_k and second_v hold */
   int32_t second_max_pages;         /* entries of second_page_table for a request */
   int32_t reserved3;
+  /* spans: [query tokens, 2], of each query token the index in its request's context of the first token of its span,
+   * and of the one behind the last; both 0: it is in none. A span contains its query tokens, may end beyond the
+   * context, and does not overlap another one of its request. Aligned to 8 bytes. */
+  const int32_t* spans;
 } leanattn_decode_args;
 
 /* Everything is 0 but struct_size: dense strides, the usual scale, no feature. */
@@ -525,8 +532,8 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * carry the attribute programmatic stream serialization, so that the kernel may start before the kernels in front of it
  * in the stream have ended. The caller promises this contract, which docs/api.md has in the same words:
  *   - A kernel that may still be running must not write context_lengths, full_context_lengths, context_starts,
- *     q_offsets, page_table, tree_mask, alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of k and v
- *     of any token but each request's last q_len: this launch reads them before it executes griddepcontrol.wait.
+ *     q_offsets, page_table, tree_mask, spans, alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of
+ *     k and v of any token but each request's last q_len: this launch reads them before it executes griddepcontrol.wait.
  *   - It may write q, k_new, v_new, o, lse, the workspace, and the rows of k and v of each request's last q_len tokens
  *     (of one query token: token index context_length - 1): this launch uses and writes them only after the wait.
  *   - The kernel right before may still be running. If that one was launched with the attribute, too, and executes

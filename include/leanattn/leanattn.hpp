@@ -72,12 +72,14 @@ struct Problem {
   bool ragged_q = false;  ///< each request has its own number of query tokens, by q_offsets
   AttentionMask query_mask =
       AttentionMask::causal;  ///< makes no difference for one query token, with which tree is refused
-  int window = 0;             ///< tokens that a query token sees, itself the last; mask full: both ways
-  int sink_tokens = 0;        ///< first tokens of a context that stay visible beside the window
-  bool sink_logits = false;   ///< each query head has a logit that counts in the denominator of its softmax
-  bool alibi = false;         ///< alibi_slopes[head] * (kv index - q index) is added to scores
-  double soft_cap = 0;        ///< scores become cap * tanh(score / cap); 0: unchanged
-  std::string score{};        ///< an expression of score, q_index, kv_index, head that replaces scores; empty: none
+  /// With ragged_q and the causal mask: query tokens lie in spans of tokens that see each other both ways (images).
+  bool spans = false;
+  int window = 0;            ///< tokens that a query token sees, itself the last; mask full: both ways
+  int sink_tokens = 0;       ///< first tokens of a context that stay visible beside the window
+  bool sink_logits = false;  ///< each query head has a logit that counts in the denominator of its softmax
+  bool alibi = false;        ///< alibi_slopes[head] * (kv index - q index) is added to scores
+  double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: unchanged
+  std::string score{};       ///< an expression of score, q_index, kv_index, head that replaces scores; empty: none
   CacheFormat kv_format = CacheFormat::same;  ///< of the cache's elements; same: dtype
   CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, where elements are one byte
   int v_head_dim = 0;                         ///< columns of v and o; 0: head_dim
@@ -195,6 +197,10 @@ struct DecodeArgs {
   std::int64_t second_page_table_stride = 0;        ///< entries from one request's row to the next; 0: dense
   std::int64_t second_pool_pages = 0;               ///< second_cache: pages that second_k and second_v hold
   int second_max_pages = 0;                         ///< second_cache: entries of second_page_table for each request
+
+  /// spans: [query tokens, 2], the indices in the context of the first token of each query token's span, and of the one
+  /// behind the last; both 0: it is in none. See leanattn_decode_args.
+  const std::int32_t* spans = nullptr;
 };
 
 /// The limits of a tuning; see leanattn_tune_options.
@@ -259,6 +265,7 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.q_len = problem.q_len;
   out.ragged_q = problem.ragged_q;
   out.query_mask = static_cast<std::int32_t>(problem.query_mask);
+  out.spans = problem.spans;
   out.window = problem.window;
   out.sink_tokens = problem.sink_tokens;
   out.sink_logits = problem.sink_logits;
@@ -375,6 +382,7 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.second_page_table_stride = args.second_page_table_stride;
   out.second_pool_pages = args.second_pool_pages;
   out.second_max_pages = args.second_max_pages;
+  out.spans = args.spans;
   return out;
 }
 

@@ -23,6 +23,7 @@ class Problem:
     q_len: int = 1  #: most query tokens of a request
     ragged_q: bool = False  #: each request has its own number of query tokens
     mask: str = "causal"  #: which of a request's query tokens each sees: "causal", "tree", "full"
+    spans: bool = False  #: query tokens lie in spans of tokens that see each other both ways, such as images
     window: int = 0  #: tokens that a query token sees, itself the last of them; mask full: to either side; 0: all
     sink_tokens: int = 0  #: first tokens of a context that stay visible beside the window
     sink_logits: bool = False  #: each query head has a logit that counts in the softmax's denominator

@@ -160,7 +160,8 @@ constexpr std::string_view kParameters =
     "out: typing.Any = None, return_lse: bool = False, out_lse: typing.Any = None, kv_layout: str = 'HND', "
     "kv_dtype: str | None = None, k_scale: typing.Any = None, v_scale: typing.Any = None, "
     "max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
-    "tree_mask: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: typing.Any = None, "
+    "tree_mask: typing.Any = None, spans: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: "
+    "typing.Any = None, "
     "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
     "v_new: typing.Any = None, rope_table: typing.Any = None, rope: str | None = None, selection: typing.Any = None, "
     "selected_counts: typing.Any = None, selection_block: int | None = None, second_k_cache: typing.Any = None, "
@@ -229,6 +230,9 @@ q_offsets        [batch + 1] int32: the query tokens of request r are q[q_offset
 max_q_len        with q_offsets: the most query tokens of a request
 mask             which of a request's query tokens each sees: "causal" (the default), "tree" (by tree_mask), "full"
 tree_mask        [query tokens] uint32 or int32: bit j says that the token sees its request's query token j
+spans            with q_offsets [query tokens, 2] int32: the index in its context of the first token of the span that a
+                 query token is in, and of the one behind the last; both 0: in none. Tokens of a span see each other both
+                 ways, beside what the causal mask and the window show (images of a prompt)
 window           tokens that a query token sees, itself the last of them; with mask "full" as many to either side; 0: all
 sink_tokens      first tokens of the context that stay visible beside the window
 sink_logits      [q_heads] fp32: logits that count in the denominator of the softmax

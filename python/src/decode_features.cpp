@@ -83,6 +83,15 @@ void DecodeArguments::read_masks(const DecodeObjects& objects) {
                 "Give one word for each query token.");
     launch_.tree_mask = tree_mask_->data<std::uint32_t>();
   }
+  if (read(spans_, objects.spans, "spans")) {
+    spans_->require_type(ElementType::int32);
+    spans_->require_rank(2, "[query tokens, 2]");
+    spans_->require_extent(0, query_tokens_, "query tokens");
+    spans_->require_extent(1, 2, "begin and end");
+    spans_->require_contiguous();
+    problem_.spans = 1;
+    launch_.spans = spans_->data<std::int32_t>();
+  }
   problem_.window = int_of(objects.window, "window");
   problem_.sink_tokens = int_of(objects.sink_tokens, "sink_tokens");
 }

@@ -95,6 +95,7 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   POINTER(q_offsets);
   NUMBER(query_tokens);
   POINTER(tree_mask);
+  POINTER(spans);
   POINTER(alibi_slopes);
   POINTER(sink_logits);
   POINTER(k_scale);

@@ -114,6 +114,12 @@ def test_ragged_query_tokens(engine):
     assert launch["arguments"]["q_offsets"] == offsets.data and launch["arguments"]["batch"] == BATCH
 
 
+def test_spans_of_prompts(engine):
+    offsets, spans = FakeTensor((BATCH + 1,), "int32"), FakeTensor((7, 2), "int32")
+    _, launch = decoded(engine, **inputs(q=FakeTensor((7, Q_HEADS, HEAD_DIM))), q_offsets=offsets, max_q_len=4, spans=spans)
+    assert launch["arguments"]["spans"] == spans.data
+
+
 def test_the_query_tokens_of_prefill_bound_a_launch(engine):
     offsets = FakeTensor((BATCH + 1,), "int32")
     caches = {name: FakeTensor((BATCH, KV_HEADS, 1 << 22, HEAD_DIM)) for name in ("k_cache", "v_cache")}
@@ -755,6 +761,11 @@ REFUSED = [
     ("tree_mask", None, {"mask": "tree"}, ValueError),
     ("tree_mask", FakeTensor((1,), "int32"), {}, ValueError),
     ("tree_mask", FakeTensor((BATCH,), "fp32"), {}, TypeError),
+    ("spans", FakeTensor((BATCH, 2), "int32"), {}, ValueError),  # without q_offsets
+    ("spans", FakeTensor((BATCH,), "int32"), {}, ValueError),
+    ("spans", FakeTensor((BATCH, 3), "int32"), {}, ValueError),
+    ("spans", FakeTensor((BATCH + 1, 2), "int32"), {}, ValueError),
+    ("spans", FakeTensor((BATCH, 2), "int64"), {}, TypeError),
     ("window", "all", {}, TypeError),
     ("window", -1, {}, ValueError),
     ("window", 2**40, {}, ValueError),

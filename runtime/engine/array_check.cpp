@@ -49,6 +49,17 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
         fmt::format("context_lengths[{}] is {}, and the capacity {}", request, (*length)[0], args.context_capacity),
         "Lengths count the tokens in the cache, new ones included.");
   }
+  if (array == kLeanQueryOffsets && index >= 2) {
+    const auto offset = read_entries<1>(args.q_offsets, request, stream);
+    if (!offset) return tl::unexpected(offset.error());
+    const auto token = (*offset)[0] + index - 2;
+    const auto span = read_entries<2>(&args.spans->first, 2 * token, stream);
+    if (!span) return tl::unexpected(span.error());
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("spans[{}], of query token {} of request {}, is {} to {}", token, index - 2, request,
+                            (*span)[0], (*span)[1]),
+                "A span holds its query tokens' indices in the context, and overlaps no other one; 0 to 0 is none.");
+  }
   if (array == kLeanQueryOffsets) {
     const auto offsets = read_entries<2>(args.q_offsets, request, stream);
     if (!offsets) return tl::unexpected(offsets.error());
@@ -88,10 +99,8 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
 }  // namespace
 
 std::string array_check_source() {
-  return joined_templates(
-      "// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_CONTEXT_RANKS\n#define "
-      "LEAN_SECOND_CACHE",
-      {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
+  return joined_templates("// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_SPANS",
+                          {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
 }
 
 Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {
@@ -112,9 +121,16 @@ Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDeco
                                     CUstream_st* stream) const {
   constexpr unsigned kThreads = 256;  // as in templates/check/pages.cuh
   const Features& features = problem.features;
-  const LeanArrayLimits limits{features.page_size,         features.q_len,        features.window,
-                               features.sink_tokens,       features.ragged_q,     has_selection(features),
-                               features.selection_in_pool, features.second_cache, features.context_parallel,
+  const LeanArrayLimits limits{features.page_size,
+                               features.q_len,
+                               features.window,
+                               features.sink_tokens,
+                               features.ragged_q,
+                               features.spans,
+                               has_selection(features),
+                               features.selection_in_pool,
+                               features.second_cache,
+                               features.context_parallel,
                                features.context_interleave};
   const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
   const auto offender = first_offender(

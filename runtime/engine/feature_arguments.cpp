@@ -50,6 +50,7 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
                        features.second_cache && latent ? kNoSecondV : "second_cache", kVectorBytes},
         FeaturePointer{"second_page_table", args.second_page_table, features.second_cache, false, "second_cache"},
         FeaturePointer{"second_lengths", args.second_lengths, features.second_cache, false, "second_cache"},
+        FeaturePointer{"spans", args.spans, features.spans, false, "spans", alignof(LeanSpan)},
         FeaturePointer{"full_context_lengths", args.full_context_lengths, in_group(features),
                        !needs_positions(features), "context_parallel"},
         FeaturePointer{"context_starts", args.context_starts,

@@ -27,7 +27,7 @@ inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept 
                                  word(args.v_scale) | word(args.k_new) | word(args.v_new) | word(args.rope_table) |
                                  word(args.selection) | word(args.selected_counts) | word(args.full_context_lengths) |
                                  word(args.context_starts) | word(args.second_k) | word(args.second_v) |
-                                 word(args.second_page_table) | word(args.second_lengths);
+                                 word(args.second_page_table) | word(args.second_lengths) | word(args.spans);
   const std::int64_t sizes = args.page_table_stride | args.kv_scale_stride_batch | args.kv_scale_stride_head |
                              args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.query_tokens |
                              args.k_new_stride_batch | args.k_new_stride_token | args.k_new_stride_head |

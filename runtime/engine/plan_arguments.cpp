@@ -272,6 +272,7 @@ void bind_values(const LaunchLimits& limits, const leanattn_decode_args& args, b
   bound.q_offsets = args.q_offsets;
   if (features.ragged_q) bound.query_tokens = static_cast<int>(std::min(query_tokens_of(features, args), kMostRows));
   bound.tree_mask = args.tree_mask;
+  bound.spans = reinterpret_cast<const LeanSpan*>(args.spans);
   bound.alibi_slopes = args.alibi_slopes;
   bound.sink_logits = args.sink_logits;
   bound.k_scale = args.k_scale;

@@ -3,7 +3,9 @@
 // Whether a step has a token that some row of the query tokens from `first` to `last` does not see.
 LEAN_DEVICE bool has_masked(const Segment& s, const Step& step, int first, int last) {
   if constexpr (kQLen > 1 && kQueryMask != kFull) {
-#if defined(LEAN_POSITIONS)
+#if defined(LEAN_SPANS)
+    if (step.token + kStepTokens > max(s.context_length - s.query.count + first + 1, s.all_see)) return true;
+#elif defined(LEAN_POSITIONS)
     if (place_of(step.token + kStepTokens - 1) > s.first_query + first) return true;
 #else
     if (step.token + kStepTokens > s.context_length - s.query.count + first + (kQueryMask == kTree ? 0 : 1))
@@ -36,6 +38,14 @@ LEAN_DEVICE bool sees(const LeanDecodeArgs& args, const Segment& s, const Step& 
     const int token = place_of(step.token + offset), first_query = s.first_query;
 #else
     const int token = step.token + offset, first_query = s.context_length - s.query.count;
+#endif
+#if defined(LEAN_SPANS)
+    const LeanSpan span = row.valid ? args.spans[s.query.first + row.token] : LeanSpan{0, 0};
+    const int position = first_query + row.token, end = max(position + 1, span.end);
+    if constexpr (kWindow == 0) return visible && token < end;
+    const int window = position - kWindow + 1, from = span.end > 0 ? min(window, span.first) : window;
+    const bool near = (u32)(token - from) < (u32)(end - from);
+    return visible && (kSinkTokens > 0 ? near || token < min(kSinkTokens, end) : near);
 #endif
     if constexpr (kQLen > 1 && kQueryMask == kCausal) visible &= token <= first_query + row.token;
     if constexpr (kQLen > 1 && kQueryMask == kTree) {

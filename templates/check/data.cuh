@@ -276,6 +276,21 @@ CHECK_HD unsigned check_tree_word(check_u64 seed, int request, int query_token) 
   return (unsigned)(hash >> 32) | (1u << query_token);
 }
 
+// The span that a position of a request's context is in: indices of its first token and of the one behind the last;
+// both 0 where it is in none. Every second one of the pieces into which a context is cut is a span, about. They have up
+// to 300 tokens, and in some requests all of the context.
+struct CheckSpan {
+  int first, end;
+};
+CHECK_HD CheckSpan check_span(check_u64 seed, int request, long long position) {
+  const check_u64 key = check_row_key(seed, 23, request, 0);
+  const long long size = (key & 7u) == 0u ? 1 << 20 : 1 + (long long)((key >> 8) % 300u), piece = position / size;
+  CheckSpan span = {0, 0};
+  if (position < 0 || (check_hash(key, (check_u64)piece) & 1u) != 0u) return span;
+  span.first = (int)(piece * size), span.end = span.first + (int)size;
+  return span;
+}
+
 // How many of the `blocks` of a context query token `t` selects: one of `spread`, and fewer for every second token.
 CHECK_HD int check_selected_count(int blocks, int spread, int t) {
   const int count = (blocks + spread - 1) / spread;

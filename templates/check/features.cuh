@@ -7,7 +7,7 @@ struct CheckFeatures {
   int kind, format;         // CheckKind; CheckFormat of q and o, and of k and v where kv_format is kCheckSame
   int q_heads, head_dim, v_head_dim;
   int q_len, ragged_q, mask;  // CheckMask
-  int window, sink_tokens, sink_logits, alibi;
+  int window, sink_tokens, sink_logits, alibi, spans;
   int page_size, max_pages;                // 0: dense
   int shared_prefix;                       // paged: tokens whose pages all requests read from request 0
   int kv_format, kv_scale;                 // CheckKvFormat, CheckKvScale
@@ -28,4 +28,4 @@ struct CheckFeatures {
   // so many tokens, 0: in contiguous parts. full_lengths and context_starts say the rest.
   int rank, ranks, interleave;
 };
-static_assert(sizeof(CheckFeatures) == 184, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 192, "host and device must agree on it");

@@ -178,6 +178,17 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
+// Writes the spans of all query tokens, before the page table. A thread takes one.
+extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_spans(LeanDecodeArgs args, CheckFeatures check) {
+  const long long tokens = check_all_query_tokens(args, check);
+  for (long long i = (long long)blockIdx.x * kCheckThreads + threadIdx.x; i < tokens;
+       i += (long long)gridDim.x * kCheckThreads) {
+    const auto [request, t] = check_query_token_at(args, check, i);
+    const CheckSpan span = check_span(check.seed, request, check_position(args, check, request, t));
+    ((LeanSpan*)args.spans)[i] = {span.first, span.end};
+  }
+}
+
 // Fills the page table: with pages or holes for what a request may read, and with numbers that no pool has everywhere
 // else.
 // pages: [batch, max_pages], all different.
@@ -355,11 +366,12 @@ struct CheckRow {
 };
 
 // Whether query token `t` of `query_tokens`, which are the last of `context` tokens, sees token j. word: that of the
-// tree mask.
+// tree mask. span: the one it is in.
 __device__ __forceinline__ bool check_visible(const CheckFeatures& check, int context, int query_tokens, int t,
-                                              unsigned word, int j) {
+                                              unsigned word, const LeanSpan& span, int j) {
   const long long position = (long long)context - query_tokens + t, first = (long long)context - query_tokens;
   if (check.mask == kCheckTree && check.q_len > 1) return j < first || ((word >> (int)(j - first)) & 1u) != 0u;
+  if (j >= span.first && j < span.end) return true;
   const bool causal = check.mask != kCheckFull || check.q_len == 1;
   if (causal && j > position) return false;
   if (check.window == 0 || j < check.sink_tokens) return true;
@@ -425,6 +437,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   const int weight_format = check.kv_format == kCheckSame || check.row_bytes > 0 ? check.format : kCheckFp16;
   const unsigned word =
       check.mask == kCheckTree && check.q_len > 1 ? args.tree_mask[check_query_token(args, check, request, t)] : 0u;
+  const LeanSpan span = check.spans ? args.spans[check_query_token(args, check, request, t)] : LeanSpan{0, 0};
   const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
 
   const int reads = check_reads(args, check, request, t);
@@ -441,7 +454,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
         if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       }
     } else if (token >= 0 && !check_in_hole(args, check, request, token) &&
-               (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, token))) {
+               (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, span, token))) {
       const long long offset = check_k_offset(args, check, request, kv_head, token);
       score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
       if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];

@@ -102,7 +102,11 @@ __device__ __forceinline__ const unsigned short* check_new_row(const LeanDecodeA
 __device__ __forceinline__ long long check_window_begin(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                         int request) {
   if (check.window == 0) return 0;
-  return (long long)check_context(args, check, request) - check_query_tokens(args, check, request) - check.window + 1;
+  const int query_tokens = check_query_tokens(args, check, request);
+  const long long begin = (long long)check_context(args, check, request) - query_tokens - check.window + 1;
+  if (!check.spans || query_tokens == 0) return begin;
+  const LeanSpan span = args.spans[check_query_token(args, check, request, 0)];
+  return span.end > 0 && span.first < begin ? span.first : begin;
 }
 
 // Whether any token of the case from `first` to before `end` may be read. Tokens that may not hold NaN.

@@ -1,6 +1,6 @@
 // check/pages.cuh -- looks at a launch's arrays on the device, before the launch: context lengths, offsets of query
-// tokens, page numbers, numbers of selected blocks and lengths of a second cache. LEANATTN_DEBUG=1 runs it. Host and
-// device compile this file.
+// tokens, their spans, page numbers, numbers of selected blocks and lengths of a second cache. LEANATTN_DEBUG=1 runs
+// it. Host and device compile this file.
 #if defined(__CUDACC__)
 #define CHECK_PAGES_HD __host__ __device__ __forceinline__
 #else
@@ -13,13 +13,13 @@ struct LeanArrayLimits {
   int q_len;
   int window;  // 0: none
   int sink_tokens;
-  int ragged_q;                    // not 0: q_offsets are there
+  int ragged_q, spans;             // not 0: q_offsets are there; so are spans
   int selects, selection_in_pool;  // not 0: query tokens bring lists; of blocks of the pool
   int second_cache;                // not 0: second_lengths are there
   int ranks, context_interleave;   // of a group whose windows count positions of whole contexts; 1: no group
 };
 
-// Behind the q_len selected_counts of a request stand its second_lengths.
+// Behind the q_len selected_counts of a request stand its second_lengths, and behind two q_offsets its spans.
 enum LeanArray { kLeanContextLengths = 0, kLeanQueryOffsets = 1, kLeanPageTable = 2, kLeanSelectedCounts = 3 };
 
 constexpr unsigned long long kLeanNoOffender = ~0ull;
@@ -65,6 +65,16 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     if (query_tokens < 0 || query_tokens > limits.q_len || start + query_tokens > args.query_tokens)
       return lean_offender(request, kLeanQueryOffsets, 1);
   }
+  for (int query = first; limits.spans != 0 && query < query_tokens; query += step) {
+    const LeanSpan* const at = args.spans + args.q_offsets[request] + query;
+    const long long position = length - query_tokens + query;
+    const bool none = at->first == 0 && at->end == 0;
+    bool wrong = !none && (at->first < 0 || at->first > position || at->end <= position);
+    // Where one span holds this query token and the one before, it is that of both.
+    if (query > 0 && (at[-1].end > position || (!none && at->first < position)))
+      wrong |= at[-1].first != at->first || at[-1].end != at->end;
+    if (wrong) return lean_offender(request, kLeanQueryOffsets, 2 + query);
+  }
   // What nobody selects may have no page.
   if (limits.page_size == 0 || limits.selects != 0) return kLeanNoOffender;
   // Pages that hold no sink token and nothing of the first query token's window are not used.
@@ -73,6 +83,10 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     const long long whole = limits.ranks > 1 ? args.full_lengths[request] : length;
     seen_from = lean_tokens_before(args, limits, request, whole - query_tokens - limits.window + 1);
     sinks = lean_tokens_before(args, limits, request, limits.sink_tokens);
+    if (limits.spans != 0 && query_tokens > 0) {
+      const LeanSpan span = args.spans[args.q_offsets[request]];
+      if (span.end > 0 && span.first < seen_from) seen_from = span.first;
+    }
   }
   const int pages = length == 0 ? 0 : (length - 1) / limits.page_size + 1;
   for (int page = first; page < pages; page += step) {

@@ -34,6 +34,9 @@ struct Batch {
   int group_rank;
 #endif
 #endif
+#if defined(LEAN_SPANS)
+  const LeanSpan* spans;
+#endif
 #if defined(LEAN_SECOND_CACHE)
   const int* second_lengths;
   int second_capacity;
@@ -48,7 +51,12 @@ struct Batch {
   }
   // Tile positions of a request, as positions_of; none behind the last one.
   LEAN_DEVICE u32 positions_within(int request, int context_length) const {
+#if defined(LEAN_SPANS)
+    const u32 positions = positions_of(*this, min(request, size - 1), context_length);  // which all lanes call
+    return request < size ? positions : 0u;
+#else
     return request < size ? positions_of(*this, request, context_length) : 0u;
+#endif
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {

@@ -10,6 +10,9 @@ LEAN_DEVICE int first_read(const Segment& s) { return (int)(s.tile_begin * (u32)
 LEAN_DEVICE int end_read(const Segment& s) {
   if constexpr (kSelectionBlock > 0)
     return s.tile_end == s.tiles ? s.context_length * kSelectionBlock : (int)(s.tile_end * (u32)kTile);
+#if defined(LEAN_SPANS)
+  return min((int)(s.tile_end * (u32)kTile), s.end - s.visible.shift);
+#endif
   if constexpr (kOutputsEndApart)
     return min((int)(s.tile_end * (u32)kTile),
                end_of_output(s.context_length, s.query, s.row_block / kRowBlocksInStep) - s.visible.shift);

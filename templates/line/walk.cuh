@@ -11,6 +11,9 @@ struct Segment {
   u32 tile_begin, tile_end;  // those of this segment
   QueryTokens query;
   LeanVisible visible;
+#if defined(LEAN_SPANS)
+  int end, all_see;  // the token index behind the last token that the output tile reads, and that all of its rows see
+#endif
 #if defined(LEAN_POSITIONS)
   int first_query;  // the place of the first query token (line/part_of_context.cuh)
 #endif
@@ -144,6 +147,13 @@ LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
 }
 
 // Where requests have their own numbers of query tokens: takes output tile `output` of the segment's KV head.
+#if defined(LEAN_SPANS)
+LEAN_DEVICE void set_output(const LeanDecodeArgs& args, Segment& s, int output) {
+  s.row_block = output * kRowBlocksInStep + (int)blockIdx.x % kRowBlocksInStep;
+  const ReadOfOutput read = read_of_output(args.spans + s.query.first, s.context_length, s.query, output);
+  s.visible = read.visible, s.tiles = s.visible.tiles, s.end = read.end, s.all_see = read.all_see;
+}
+#else
 LEAN_DEVICE void set_output(Segment& s, int output) {
   s.row_block = output * kRowBlocksInStep + (int)blockIdx.x % kRowBlocksInStep;
   if constexpr (kOutputsEndApart) {
@@ -151,6 +161,7 @@ LEAN_DEVICE void set_output(Segment& s, int output) {
     s.tiles = s.visible.tiles;
   }
 }
+#endif
 
 // There, goes on to the next output tile. False behind the last one.
 LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
@@ -165,7 +176,11 @@ LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
       } while (s.query.count == 0);
     }
   }
+#if defined(LEAN_SPANS)
+  set_output(args, s, output);
+#else
   set_output(s, output);
+#endif
   return true;
 }
 
@@ -173,6 +188,15 @@ LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
 // `origin`.
 LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin) {
   Segment& s = walk.segment;
+#if defined(LEAN_SPANS)
+  const u32 positions = positions_of(args, s.request, s.context_length);
+  s.kv_head = (int)lean_quotient(walk.position - origin, positions);
+  origin += (u32)s.kv_head * positions;
+  const FoundOutput found =
+      output_at(args.segment_cost, args.spans + s.query.first, s.context_length, s.query, walk.position - origin);
+  walk.origin = origin + found.before;
+  set_output(args, s, found.output);
+#else
   const u32 positions =
       positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, outputs_of(s.query));
   s.kv_head = (int)lean_quotient(walk.position - origin, positions);
@@ -180,6 +204,7 @@ LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin)
   const u32 output = output_at(args.segment_cost, s.context_length, s.query, s.tiles, walk.position - origin);
   walk.origin = origin + positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, output);
   set_output(s, (int)output);
+#endif
 }
 
 // Moves to the next segment. False when the range is done.
@@ -224,6 +249,9 @@ LEAN_DEVICE bool start_range(const LeanDecodeArgs& args, int first_length, u32* 
 #else
       Batch batch = {args.context_lengths, args.q_offsets, args.batch,          args.context_capacity,
                      args.segment_cost,    outputs,        args.grid_reciprocal};
+#if defined(LEAN_SPANS)
+      batch.spans = args.spans;
+#endif
       if constexpr (kSecondCache)
         batch.second_lengths = args.second_lengths, batch.second_capacity = args.second_capacity;
 #endif

@@ -97,6 +97,7 @@ LEAN_DEVICE u32 positions_of_outputs(u32 segment_cost, int context_length, const
          last * tiles * positions_of_tile(query, (int)count - 1);
 }
 
+#if !defined(LEAN_SPANS)
 // Tile positions of each of the kOutputsOfKvHead output tiles of a KV head, or of all of them where requests differ.
 template <class Arrays>
 LEAN_DEVICE u32 positions_of(const Arrays& args, int request, int context_length) {
@@ -105,6 +106,7 @@ LEAN_DEVICE u32 positions_of(const Arrays& args, int request, int context_length
   const QueryTokens query = query_tokens(args.q_offsets, request);
   return positions_of_outputs(args.segment_cost, context_length, query, tiles, outputs_of(query));
 }
+#endif
 
 // Which output tile of a KV head holds tile position `at` of the KV head. tiles: as above.
 LEAN_DEVICE u32 output_at(u32 segment_cost, int context_length, const QueryTokens& query, u32 tiles, u32 at) {

@@ -10,6 +10,10 @@
 
 #include "templates/line/work.cuh"
 
+#if defined(LEAN_SPANS)
+#include "templates/line/spans.cuh"
+#endif
+
 #include "templates/line/find_start.cuh"
 
 #include "templates/line/walk.cuh"

@@ -72,6 +72,7 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   LEANATTN_TRY(fill_bytes_async(v_.data(), poison, v_.bytes(), stream));
   if (check_.kv_scale == static_cast<int>(KvScale::token))
     LEANATTN_TRY(fill_bytes_async(kv_scales_.data(), kPoisonByte, kv_scales_.bytes(), stream));
+  if (check_.spans != 0) LEANATTN_TRY(kernels_->fill_spans(args_, check_, stream));
   if (check_.page_size > 0) LEANATTN_TRY(kernels_->fill_table(args_, check_, pages_.as<int>(), stream));
   if (check_.selection_block > 0) LEANATTN_TRY(kernels_->fill_selection(args_, check_, stream));
   if (check_.selection_block > 0 && options_.selection_shuffled) LEANATTN_TRY(shuffle_selection(stream));

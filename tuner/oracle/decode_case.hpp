@@ -193,7 +193,7 @@ class DecodeCase {
   CheckFeatures check_{};
   DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty when K and V share memory
   DeviceBuffer contexts_device_, starts_device_;
-  DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, head_values_, kv_scales_;
+  DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, spans_, head_values_, kv_scales_;
   DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
   DeviceBuffer selection_, selected_counts_;
   DeviceBuffer second_k_, second_v_, second_pages_, second_page_table_, second_lengths_, second_full_lengths_;

@@ -357,6 +357,11 @@ Result<void> DecodeCase::allocate_features(CUstream_st* stream) {
     LEANATTN_TRY(upload(tree_mask_, words, 0, stream));
     args_.tree_mask = tree_mask_.as<unsigned>();
   }
+  if (features.spans) {
+    const std::int64_t before = options_.padded ? 1 : 0, tokens = first_query_tokens_.back();
+    LEANATTN_TRY(allocate_poisoned(spans_, (before + tokens + 1) * std::int64_t{sizeof(LeanSpan)}, stream));
+    args_.spans = spans_.as<LeanSpan>() + before;
+  }
   if (features.alibi || features.sink_logits) {
     std::vector<float> values;
     values.reserve(static_cast<std::size_t>(problem_.q_heads) * 2);

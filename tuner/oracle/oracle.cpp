@@ -19,11 +19,14 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Whether query token t of n sees token j of `context`. tree_word has a bit for each query token that t sees.
-bool sees(const Features& features, std::int64_t context, int n, int t, std::uint32_t tree_word, std::int64_t j) {
+/// Whether query token t of n sees token j of `context`. tree_word has a bit for each query token that t sees. span:
+/// the one that t is in.
+bool sees(const Features& features, std::int64_t context, int n, int t, std::uint32_t tree_word, const LeanSpan& span,
+          std::int64_t j) {
   const std::int64_t before = context - n, position = before + t;
   const QueryMask mask = features.q_len > 1 ? features.mask : QueryMask::causal;
   if (mask == QueryMask::tree) return j < before || (tree_word >> (j - before)) % 2 == 1;
+  if (j >= span.first && j < span.end) return true;
   if (mask == QueryMask::causal && j > position) return false;
   return features.window == 0 || j < features.sink_tokens || std::abs(j - position) < features.window;
 }
@@ -154,7 +157,9 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
         if (hole || in_second >= data_second_length(seed, request, t, details.second_capacity)) return -kInfinity;
         return features.soft_cap > 0 ? features.soft_cap * std::tanh(score / features.soft_cap) : score;
       }
-      if (!features.selection_in_pool && !sees(features, context, n, t, words[static_cast<std::size_t>(t)], token))
+      const LeanSpan span = features.spans ? data_span(seed, request, position) : LeanSpan{};
+      if (!features.selection_in_pool &&
+          !sees(features, context, n, t, words[static_cast<std::size_t>(t)], span, token))
         return -kInfinity;
       if (!selected.empty() && !selected[static_cast<std::size_t>(t)][static_cast<std::size_t>(token)])
         return -kInfinity;

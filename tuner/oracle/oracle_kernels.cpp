@@ -35,7 +35,7 @@ void append_template(std::string& source, std::string_view name) {
 
 std::string oracle_source(std::string_view score) {
   std::string source =
-      "// Helper kernels of leanattn's checks: data, FP64 oracle, plain implementation.\n#define LEAN_SECOND_CACHE\n";
+      "// Helper kernels of leanattn's checks: data, FP64 oracle, plain implementation.\n#define LEAN_SPANS\n";
   if (!score.empty()) {
     source.append("#define CHECK_SCORE(score, q_index, kv_index, head) (").append(score).append(")\n");
   }
@@ -63,6 +63,7 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .sink_tokens = features.sink_tokens,
           .sink_logits = features.sink_logits,
           .alibi = features.alibi,
+          .spans = features.spans,
           .page_size = features.page_size,
           .max_pages = 0,
           .shared_prefix = 0,
@@ -111,10 +112,11 @@ Result<std::shared_ptr<const OracleKernels>> OracleKernels::load(Arch arch, Cubi
   kernels->cubins_ = cubins;
   kernels->score_ = score;
   const std::pair<const char*, CUfunc_st**> entries[] = {
-      {"check_fill_q", &kernels->fill_q_},       {"check_fill_table", &kernels->fill_table_},
-      {"check_fill_rope", &kernels->fill_rope_}, {"check_new_rows", &kernels->new_rows_},
-      {"check_fill_kv", &kernels->fill_kv_},     {"check_oracle", &kernels->oracle_},
-      {"check_plain", &kernels->plain_},         {"check_fill_selection", &kernels->fill_selection_}};
+      {"check_fill_q", &kernels->fill_q_},        {"check_fill_table", &kernels->fill_table_},
+      {"check_fill_rope", &kernels->fill_rope_},  {"check_new_rows", &kernels->new_rows_},
+      {"check_fill_kv", &kernels->fill_kv_},      {"check_oracle", &kernels->oracle_},
+      {"check_plain", &kernels->plain_},          {"check_fill_selection", &kernels->fill_selection_},
+      {"check_fill_spans", &kernels->fill_spans_}};
   for (const auto& [name, slot] : entries) {
     const Result<CUfunc_st*> function = kernels->source_.function(name);
     if (!function) return tl::unexpected(function.error());
@@ -149,6 +151,12 @@ Result<void> OracleKernels::fill_table(const LeanDecodeArgs& args, const CheckFe
   const std::int64_t entries = std::int64_t{args.batch} * check.max_pages;
   const std::int64_t blocks = std::clamp<std::int64_t>((entries + kThreads - 1) / kThreads, 1, 65536);
   return launch_with(fill_table_, dims(blocks), stream, args, check, pages);
+}
+
+Result<void> OracleKernels::fill_spans(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                       CUstream_st* stream) const {
+  const std::int64_t blocks = (all_query_tokens(args, check) + kThreads - 1) / kThreads;
+  return launch_with(fill_spans_, dims(std::clamp<std::int64_t>(blocks, 1, 65536)), stream, args, check);
 }
 
 Result<void> OracleKernels::fill_selection(const LeanDecodeArgs& args, const CheckFeatures& check,

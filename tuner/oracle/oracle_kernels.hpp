@@ -68,6 +68,10 @@ class OracleKernels {
                           CUstream_st* stream) const;
   Result<void> fill_kv(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const;
 
+  /// Writes the spans of query tokens to args.spans, by the context lengths. Where a window hides tokens, fill_table()
+  /// and fill_kv() read them. Stream-ordered.
+  Result<void> fill_spans(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const;
+
   /// Writes what query tokens have selected to args.selection and args.selected_counts, by the page table that
   /// fill_table() has written. Stream-ordered.
   Result<void> fill_selection(const LeanDecodeArgs& args, const CheckFeatures& check, CUstream_st* stream) const;
@@ -101,6 +105,7 @@ class OracleKernels {
   CUfunc_st* fill_table_ = nullptr;
   CUfunc_st* fill_kv_ = nullptr;
   CUfunc_st* fill_selection_ = nullptr;
+  CUfunc_st* fill_spans_ = nullptr;
   CUfunc_st* fill_rope_ = nullptr;
   CUfunc_st* new_rows_ = nullptr;
   CUfunc_st* oracle_ = nullptr;

@@ -106,6 +106,11 @@ std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token) {
   return check_tree_word(seed, request, query_token);
 }
 
+LeanSpan data_span(std::uint64_t seed, int request, std::int64_t position) {
+  const CheckSpan span = check_span(seed, request, position);
+  return {.first = span.first, .end = span.end};
+}
+
 bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_every) {
   return check_is_hole(seed, request, entry, hole_every);
 }

@@ -8,6 +8,7 @@
 
 #include "generator/kernel_spec.hpp"
 #include "generator/kv_encoding.hpp"
+#include "runtime/cuda/loaded_kernel.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -65,6 +66,8 @@ float data_sink_logit(std::uint64_t seed, int head);
 /// A word of the tree mask: which of its request's query tokens a query token sees. It sees itself. Bits of query
 /// tokens that the request does not have are random.
 std::uint32_t data_tree_word(std::uint64_t seed, int request, int query_token);
+/// The span that a position of a request's context is in; both 0: it is in none.
+LeanSpan data_span(std::uint64_t seed, int request, std::int64_t position);
 /// Whether an entry of a request's part of the page table is a hole, where one of `hole_every` is (0: none).
 bool data_is_hole(std::uint64_t seed, int request, std::int64_t entry, int hole_every);
 /// The number of query tokens of a request in a ragged batch, 0 to q_len. Where requests may bring prefill, one in

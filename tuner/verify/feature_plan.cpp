@@ -390,6 +390,11 @@ const std::vector<VerifyFeature>& verify_features() {
       {"ragged query tokens",
        {with([](F& f) { f.q_len = 4, f.ragged_q = true; }), with([](F& f) { f.ragged_q = true; }),
         with([](F& f) { f.q_len = 7, f.ragged_q = true, f.page_size = 32; })}},
+      {"spans",
+       {with([](F& f) { f.q_len = 6, f.ragged_q = f.spans = true; }),
+        with([](F& f) { f.q_len = 16, f.ragged_q = f.spans = true, f.page_size = 16, f.window = 40; }),
+        with([](F& f) { f.q_len = 9, f.ragged_q = f.spans = f.append = true, f.window = 30, f.sink_tokens = 3; }),
+        with([](F& f) { f.q_len = 5, f.ragged_q = f.spans = f.batch_invariant = true, f.alibi = true; })}},
       {"tree mask", {with([](F& f) { f.q_len = 4, f.mask = QueryMask::tree; }), with([](F& f) {
                        f.q_len = 16, f.mask = QueryMask::tree, f.ragged_q = true;
                      })}},

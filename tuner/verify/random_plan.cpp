@@ -52,6 +52,7 @@ Features draw_features(Draw& draw) {
     f.window = draw.chance(50) ? draw.of({1, 16, 64, 128, 500, 4096}) : draw.between(1, 300);
     if (draw.chance(50)) f.sink_tokens = draw.of({1, 4, 16, 65, 128});
   }
+  f.spans = f.ragged_q && f.mask == QueryMask::causal && draw.chance(40);
   f.sink_logits = draw.chance(25);
   if (draw.chance(25)) f.soft_cap = draw.of({1.0, 15.0, 30.0, 50.0});
   f.alibi = draw.chance(20);
@@ -73,7 +74,8 @@ Features draw_features(Draw& draw) {
     f.selection_block = draw.of({1, 1, 16, 32, 64, 128});
     f.selection_in_pool = f.page_size % f.selection_block == 0 && draw.chance(50);
     // What does not go with a selection.
-    f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
+    f.window = f.sink_tokens = 0, f.ragged_q = f.spans = f.alibi = f.append = false;
+    f.rope = Rope::none, f.rope_dim = 0;
     f.score.clear();
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
     f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && draw.chance(40);
@@ -135,7 +137,7 @@ bool take_group(Draw& draw, KernelSpec& spec) {
   f.replicate_output = draw.chance(40);
   if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
   if (f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
-  f.selection_block = 0, f.selection_in_pool = false, f.batch_invariant = false;
+  f.selection_block = 0, f.selection_in_pool = false, f.batch_invariant = f.spans = false;
   if (row_format(f) != nullptr || f.q_len > 32 || spec.head_dim * spec.group > 4096 ||
       spec.head_dim * f.context_parallel > 1024)
     return false;

@@ -29,6 +29,7 @@ Features any_features() {
   f.q_len = sometimes(rc::gen::inRange(1, 17), 1);
   f.ragged_q = sometimes(rc::gen::arbitrary<bool>(), false);
   f.mask = sometimes(rc::gen::element(QueryMask::causal, QueryMask::tree, QueryMask::full), QueryMask::causal);
+  f.spans = sometimes(rc::gen::arbitrary<bool>(), false);
   f.window = sometimes(rc::gen::element(1, 100, 4096, 1 << 30), 0);
   f.sink_tokens = sometimes(rc::gen::element(1, 4, 128), 0);
   f.sink_logits = sometimes(rc::gen::arbitrary<bool>(), false);
@@ -162,6 +163,7 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.soft_cap = 1e6},
       {.q_len = 4, .window = 8},
       {.q_len = 4, .mask = QueryMask::full, .window = 8},
+      {.q_len = 1 << 17, .ragged_q = true, .spans = true, .window = 8, .append = true},
       {.q_len = 1 << 17, .ragged_q = true, .mask = QueryMask::full, .window = 8, .sink_tokens = 2},
       {.page_size = 1, .selection_block = 1},
       {.page_size = 24, .q_len = 16, .selection_block = 128, .selection_in_pool = true},
@@ -195,6 +197,13 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.window = (1 << 30) + 1}, ErrorCode::invalid_argument, "window is 1073741825"},
       {{.window = 4, .sink_tokens = -1}, ErrorCode::invalid_argument, "sink_tokens is -1"},
       {{.sink_tokens = 4}, ErrorCode::invalid_argument, "sink_tokens is 4 without a window"},
+      {{.q_len = 2, .spans = true}, ErrorCode::invalid_argument, "spans without ragged_q"},
+      {{.q_len = 2, .ragged_q = true, .mask = QueryMask::full, .spans = true},
+       ErrorCode::invalid_argument,
+       "spans with the query mask full"},
+      {{.q_len = 2, .ragged_q = true, .spans = true, .context_parallel = 2},
+       ErrorCode::unsupported,
+       "spans with context_parallel 2"},
       {{.q_len = 2, .mask = QueryMask::tree, .window = 4}, ErrorCode::unsupported, "query mask tree"},
       {{.soft_cap = -1}, ErrorCode::invalid_argument, "soft_cap is -1"},
       {{.soft_cap = 1e-4}, ErrorCode::invalid_argument, "soft_cap is 0.0001"},

@@ -26,7 +26,7 @@ TEST(Abi, EngineOptions) {
 }
 
 TEST(Abi, Problem) {
-  EXPECT_EQ(sizeof(leanattn_problem), 144u);
+  EXPECT_EQ(sizeof(leanattn_problem), 152u);
   EXPECT_FIELD(leanattn_problem, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_problem, q_heads, 8, 4);
   EXPECT_FIELD(leanattn_problem, kv_heads, 12, 4);
@@ -60,6 +60,8 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, context_interleave, 132, 4);
   EXPECT_FIELD(leanattn_problem, replicate_output, 136, 4);
   EXPECT_FIELD(leanattn_problem, second_cache, 140, 4);
+  EXPECT_FIELD(leanattn_problem, spans, 144, 4);
+  EXPECT_FIELD(leanattn_problem, reserved2, 148, 4);
 }
 
 TEST(Abi, PlanOptions) {
@@ -187,7 +189,7 @@ TEST(Abi, MergeArgs) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 464u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 472u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -251,6 +253,7 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, second_pool_pages, 448, 8);
   EXPECT_FIELD(leanattn_decode_args, second_max_pages, 456, 4);
   EXPECT_FIELD(leanattn_decode_args, reserved3, 460, 4);
+  EXPECT_FIELD(leanattn_decode_args, spans, 464, 8);
 }
 
 TEST(Abi, GroupOptions) {

@@ -59,6 +59,13 @@ TEST_F(FeatureArguments, EveryFeaturesArrayMustBeThereAndAligned) {
   refuses("q_offsets is null", [&] { features().ragged_q = true; });
   refuses("q_offsets is 0x7002", [&] { features().ragged_q = true, args.q_offsets = at<std::int32_t>(0x7002); });
   refuses("tree_mask is null", [&] { features().q_len = 4, features().mask = QueryMask::tree; });
+  refuses("spans is null", [&] {
+    features().q_len = 4, features().ragged_q = features().spans = true, args.q_offsets = at<std::int32_t>(0x7004);
+  });
+  refuses("spans is 0x7204, which is not a multiple of 8", [&] {
+    features().q_len = 4, features().ragged_q = features().spans = true, args.q_offsets = at<std::int32_t>(0x7004);
+    args.spans = at<std::int32_t>(0x7204);
+  });
   refuses("alibi_slopes is null", [&] { features().alibi = true; });
   refuses("alibi_slopes is 0x7001", [&] { features().alibi = true, args.alibi_slopes = at<float>(0x7001); });
   refuses("sink_logits is null", [&] { features().sink_logits = true; });
@@ -72,6 +79,7 @@ TEST_F(FeatureArguments, AnArrayOfAFeatureThatTheProblemHasNotIsRefused) {
   refuses("page_table is given", [&] { args.page_table = at<std::int32_t>(0x7000); });
   refuses("q_offsets is given", [&] { args.q_offsets = at<std::int32_t>(0x7000); });
   refuses("tree_mask is given", [&] { args.tree_mask = at<std::uint32_t>(0x7000); });
+  refuses("spans is given", [&] { args.spans = at<std::int32_t>(0x7000); });
   refuses("alibi_slopes is given", [&] { args.alibi_slopes = at<float>(0x7000); });
   refuses("sink_logits is given", [&] { args.sink_logits = at<float>(0x7000); });
   refuses("k_scale is given", [&] { args.k_scale = at<float>(0x7000); });
@@ -111,6 +119,12 @@ TEST_F(FeatureArguments, ArraysArriveWhereTheKernelLooks) {
   EXPECT_EQ(block.sink_logits, at<float>(0x7404));
   EXPECT_EQ(block.k_scale, at<float>(0x7504));
   EXPECT_EQ(block.v_scale, at<float>(0x7604));
+}
+
+TEST_F(FeatureArguments, SpansReachTheKernelThatHasThem) {
+  features().q_len = 4, features().ragged_q = features().spans = true;
+  args.q_offsets = at<std::int32_t>(0x7104), args.spans = at<std::int32_t>(0x7208);
+  EXPECT_EQ(bound().spans, at<LeanSpan>(0x7208));
 }
 
 // ---- Pages ----

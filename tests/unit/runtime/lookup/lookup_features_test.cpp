@@ -330,6 +330,7 @@ DecodeProblem any_problem() {
   f.window = sometimes(rc::gen::element(1, 100, 4096, 1 << 30), 0);
   if (f.q_len > 1 && f.window == 0) f.mask = *rc::gen::element(QueryMask::causal, QueryMask::tree, QueryMask::full);
   if (f.window > 0) f.sink_tokens = *rc::gen::element(0, 4, 128);
+  f.spans = f.ragged_q && f.mask == QueryMask::causal && *rc::gen::arbitrary<bool>();
   f.sink_logits = sometimes(rc::gen::arbitrary<bool>(), false);
   f.soft_cap = sometimes(rc::gen::element(15.5, 30.0), 0.0);
   f.alibi = sometimes(rc::gen::arbitrary<bool>(), false);
@@ -353,7 +354,8 @@ DecodeProblem any_problem() {
     f.selection_block = *rc::gen::element(1, 16, 64);
     f.selection_in_pool = *rc::gen::arbitrary<bool>();
     f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && *rc::gen::arbitrary<bool>();
-    f.window = f.sink_tokens = 0, f.ragged_q = f.alibi = f.append = false, f.rope = Rope::none, f.rope_dim = 0;
+    f.window = f.sink_tokens = 0, f.ragged_q = f.spans = f.alibi = f.append = false, f.rope = Rope::none,
+    f.rope_dim = 0;
     f.score.clear();
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
   }

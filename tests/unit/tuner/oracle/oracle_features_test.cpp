@@ -79,6 +79,8 @@ OracleOutput by_definition(const Case& c) {
         } else {
           visible = j <= p;
           if (f.window > 0 && p - j >= f.window) visible = visible && j < f.sink_tokens;
+          const LeanSpan span = f.spans && p >= 0 ? data_span(kSeed, c.request, p) : LeanSpan{};
+          visible = visible || (span.first <= j && j < span.end);
         }
         if (f.selection_in_pool) visible = true;
         if (has_selection(f) && j < kSecond) {
