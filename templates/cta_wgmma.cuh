@@ -46,6 +46,9 @@ LEAN_DEVICE void produce_in_cta(const LeanDecodeArgs& args, const LeanTensorMap&
   sync_producers();
   if (threadIdx.x / 32 == kWarps + kPartProducers) return find_passes(args, walk);
 #else
+  if constexpr (!kGathers && kProducerWarps > kPartProducers) {  // of which some are there for their registers alone
+    if (threadIdx.x / 32 >= kWarps + kPartProducers) return;
+  }
   if constexpr (kGathers || kPartProducers > 1) sync_producers();
 #endif
   if constexpr (kStamped) {
