@@ -124,6 +124,8 @@ constexpr Feature<T> feature(const char* name, const char* short_name, T Feature
 inline constexpr auto kFeatures = std::tuple{
     feature("page_size", "_p", &Features::page_size, &leanattn_problem::page_size,
             {"--page-size", "N", "Tokens in a page of a paged KV cache; default: the cache is dense"}),
+    feature("packed_kv", "_pkv", &Features::packed_kv, &leanattn_problem::packed_kv,
+            {"--packed-kv", nullptr, "K and V of all requests follow each other, as q's rows do with --ragged-q"}),
     feature("q_len", "_q", &Features::q_len, &leanattn_problem::q_len,
             {"--q-len", "N",
              "The largest number of query tokens of a request, 1 to 16 (1024 with --query-mask full, 131072 with "

@@ -76,6 +76,22 @@ Result<void> validate_selection(const Features& f) {
   return {};
 }
 
+/// What goes with K and V that are no cache.
+Result<void> validate_packed(const Features& f) {
+  struct Other {
+    bool asked;
+    const char* what;
+  };
+  for (const Other& other : {Other{f.page_size > 0, "page_size"}, Other{f.latent, "latent"}, Other{f.append, "append"},
+                             Other{f.batch_invariant, "batch_invariant"}, Other{has_token_scales(f), "kv_scale token"},
+                             Other{has_part_of_context(f), "context_parallel"}}) {
+    if (f.packed_kv && other.asked)
+      return fail(ErrorCode::unsupported, fmt::format("{} with packed_kv", other.what),
+                  "Packed K and V are no cache: give one, or leave it out.");
+  }
+  return {};
+}
+
 /// What goes with a context that several ranks share.
 Result<void> validate_group(const Features& f) {
   constexpr int kMostInterleave = 256;
@@ -232,6 +248,7 @@ Result<void> validate(const Features& f) {
     return invalid(fmt::format("rope_dim is {} without rope", f.rope_dim), "Leave it 0.");
   if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)
     return invalid(fmt::format("rope_dim is {}", f.rope_dim), "Give a multiple of 16 up to head_dim, or 0 for all.");
+  if (auto ok = validate_packed(f); !ok) return ok;
   if (auto ok = validate_selection(f); !ok) return ok;
   if (auto ok = validate_group(f); !ok) return ok;
   if (f.v_head_dim < 0) return invalid(fmt::format("v_head_dim is {}", f.v_head_dim), "Leave it 0 for head_dim.");

@@ -36,6 +36,9 @@ std::string_view to_string(KvScale v);
 struct Features {
   int page_size = 0;  ///< tokens per page of a paged cache; 0: dense
 
+  /// K and V are no cache: those of all requests follow each other, and an array says where a request's begin.
+  bool packed_kv = false;
+
   int q_len = 1;          ///< most query tokens of a request, 1 to most_query_tokens(); the last tokens of its context
   bool ragged_q = false;  ///< each request has its own number of them, 0 to q_len
   QueryMask mask = QueryMask::causal;  ///< of no consequence where q_len is 1, where tree is refused

@@ -41,6 +41,7 @@ std::vector<Feature> features_to_ask() {
       {"paged cache", {.page_size = 16}},
       {"several query tokens", {.q_len = 2}},
       {"ragged query tokens", {.q_len = 2, .ragged_q = true}},
+      {"packed K and V", {.packed_kv = true, .q_len = 2, .ragged_q = true}},
       {"spans of prompts", {.q_len = 2, .ragged_q = true, .spans = true}},
       {"tree mask", {.q_len = 2, .mask = QueryMask::tree}},
       {"full mask", {.q_len = 2, .mask = QueryMask::full}},

@@ -238,7 +238,8 @@ typedef struct leanattn_problem {
                            read whole */
   int32_t spans; /* not 0: with ragged_q and the causal mask, query tokens lie in spans of tokens that see each other
                     both ways, as those of an image do in a prompt */
-  int32_t reserved2;
+  int32_t packed_kv; /* not 0: k and v are no cache. The rows of all requests follow each other, as those of q do with
+                        ragged_q, and kv_offsets says where those of a request begin */
 } leanattn_problem;
 
 /* What the caller knows or guesses about a decode step. It decides how fast a launch is, never whether it is right: a
@@ -512,6 +513,10 @@ typedef struct leanattn_decode_args {
    * and of the one behind the last; both 0: it is in none. A span contains its query tokens, may end beyond the
    * context, and does not overlap another one of its request. Aligned to 8 bytes. */
   const int32_t* spans;
+  /* packed_kv: [batch + 1], where the rows of each request begin in k and v, [context_capacity, kv_heads, head_dim] by
+   * k_stride_token and k_stride_head, and those of v. context_capacity counts all of their rows, context_lengths is
+   * null, and k_stride_batch and v_stride_batch mean nothing. For self attention they may be q_offsets. */
+  const int32_t* kv_offsets;
 } leanattn_decode_args;
 
 /* Everything is 0 but struct_size: dense strides, the usual scale, no feature. */
@@ -533,7 +538,8 @@ static inline void leanattn_decode_args_init(leanattn_decode_args* args) {
  * in the stream have ended. The caller promises this contract, which docs/api.md has in the same words:
  *   - A kernel that may still be running must not write context_lengths, full_context_lengths, context_starts,
  *     q_offsets, page_table, tree_mask, spans, alibi_slopes, sink_logits, k_scale, v_scale, rope_table, or the rows of
- *     k and v of any token but each request's last q_len: this launch reads them before it executes griddepcontrol.wait.
+ *     k and v of any token but each request's last q_len: this launch reads them before it executes
+ * griddepcontrol.wait.
  *   - It may write q, k_new, v_new, o, lse, the workspace, and the rows of k and v of each request's last q_len tokens
  *     (of one query token: token index context_length - 1): this launch uses and writes them only after the wait.
  *   - The kernel right before may still be running. If that one was launched with the attribute, too, and executes

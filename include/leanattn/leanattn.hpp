@@ -72,6 +72,8 @@ struct Problem {
   bool ragged_q = false;  ///< each request has its own number of query tokens, by q_offsets
   AttentionMask query_mask =
       AttentionMask::causal;  ///< makes no difference for one query token, with which tree is refused
+  /// k and v are no cache: the rows of all requests follow each other, and kv_offsets says where those of each begin.
+  bool packed_kv = false;
   /// With ragged_q and the causal mask: query tokens lie in spans of tokens that see each other both ways (images).
   bool spans = false;
   int window = 0;            ///< tokens that a query token sees, itself the last; mask full: both ways
@@ -201,6 +203,10 @@ struct DecodeArgs {
   /// spans: [query tokens, 2], the indices in the context of the first token of each query token's span, and of the one
   /// behind the last; both 0: it is in none. See leanattn_decode_args.
   const std::int32_t* spans = nullptr;
+
+  /// packed_kv: [batch + 1], where the rows of each request begin in k and v, of which context_capacity counts all.
+  /// context_lengths is null.
+  const std::int32_t* kv_offsets = nullptr;
 };
 
 /// The limits of a tuning; see leanattn_tune_options.
@@ -266,6 +272,7 @@ inline leanattn_problem to_c(const Problem& problem) {
   out.ragged_q = problem.ragged_q;
   out.query_mask = static_cast<std::int32_t>(problem.query_mask);
   out.spans = problem.spans;
+  out.packed_kv = problem.packed_kv;
   out.window = problem.window;
   out.sink_tokens = problem.sink_tokens;
   out.sink_logits = problem.sink_logits;
@@ -383,6 +390,7 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.second_pool_pages = args.second_pool_pages;
   out.second_max_pages = args.second_max_pages;
   out.spans = args.spans;
+  out.kv_offsets = args.kv_offsets;
   return out;
 }
 
@@ -403,14 +411,15 @@ inline Result<PlanShape> shape_of_requests(const std::vector<std::int32_t>& cont
       leanattn_shape_of_requests(context_lengths.data(), query_tokens.empty() ? nullptr : query_tokens.data(),
                                  static_cast<std::int32_t>(context_lengths.size()), &shape);
   if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));
-  return PlanShape{.batch = shape.batch,
-                   .max_batch = 0,
-                   .longest_context = shape.longest_context,
-                   .total_context = shape.total_context,
-                   .query_tokens = shape.query_tokens,
-                   .chunks = shape.chunks,
-                   .chunk_context = shape.chunk_context,
-                   .chunk_pairs = shape.chunk_pairs};
+  PlanShape made;
+  made.batch = shape.batch;
+  made.longest_context = shape.longest_context;
+  made.total_context = shape.total_context;
+  made.query_tokens = shape.query_tokens;
+  made.chunks = shape.chunks;
+  made.chunk_context = shape.chunk_context;
+  made.chunk_pairs = shape.chunk_pairs;
+  return made;
 }
 
 /// What to launch for a problem and a shape. A Plan is a pointer into its Engine: it is cheap to copy and valid as long

@@ -20,6 +20,7 @@ class Problem:
     lse: bool = False  #: launches also write the log-sum-exp of every query row
     pdl: bool = False  #: launches may overlap the kernel before them
     page_size: int = 0  #: tokens per page of a paged cache; 0: dense
+    packed_kv: bool = False  #: K and V are no cache: the rows of all requests follow each other
     q_len: int = 1  #: most query tokens of a request
     ragged_q: bool = False  #: each request has its own number of query tokens
     mask: str = "causal"  #: which of a request's query tokens each sees: "causal", "tree", "full"

@@ -12,7 +12,7 @@ import torch
 from ._leanattn import _decode_options
 from ._leanattn import decode as _decode
 
-_CACHE = "Tensor context_lengths, Tensor? page_table=None, *, "
+_CACHE = "Tensor? context_lengths, Tensor? page_table=None, *, "
 _NO_OPTIONS = {
     "v_head_dim", "out", "return_lse", "out_lse", "k_new", "v_new", "group", "full_context_lengths", "context_starts",
     "context_interleave", "replicate_output", "shape", "stream", "engine", "workspace"}

@@ -159,7 +159,8 @@ constexpr std::string_view kParameters =
     "page_table: typing.Any = None, *, v_head_dim: int | None = None, scale: float | None = None, "
     "out: typing.Any = None, return_lse: bool = False, out_lse: typing.Any = None, kv_layout: str = 'HND', "
     "kv_dtype: str | None = None, k_scale: typing.Any = None, v_scale: typing.Any = None, "
-    "max_q_len: int | None = None, q_offsets: typing.Any = None, mask: str | None = None, "
+    "max_q_len: int | None = None, q_offsets: typing.Any = None, kv_offsets: typing.Any = None, mask: str | None = "
+    "None, "
     "tree_mask: typing.Any = None, spans: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: "
     "typing.Any = None, "
     "soft_cap: float = 0.0, alibi_slopes: typing.Any = None, score: str | None = None, k_new: typing.Any = None, "
@@ -227,6 +228,8 @@ kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2", "int8", or "f
                  place of head_dim columns; docs/how-to/latent.md); not needed for other caches
 k_scale, v_scale the scales of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]
 q_offsets        [batch + 1] int32: the query tokens of request r are q[q_offsets[r]:q_offsets[r + 1]]
+kv_offsets       [batch + 1] int32, with None as context_lengths: K and V are no cache, but [tokens, kv_heads, head_dim],
+                 of which request r has k_cache[kv_offsets[r]:kv_offsets[r + 1]]; for self attention they may be q_offsets
 max_q_len        with q_offsets: the most query tokens of a request
 mask             which of a request's query tokens each sees: "causal" (the default), "tree" (by tree_mask), "full"
 tree_mask        [query tokens] uint32 or int32: bit j says that the token sees its request's query token j

@@ -26,7 +26,7 @@ DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stre
   leanattn_shape_init(&shape_);
   leanattn_decode_args_init(&launch_);
   in_pool_ = given(objects.selection) && !given(objects.page_table) && objects.rows == nullptr;
-  if (objects.rows == nullptr && (!in_pool_ || given(objects.context_lengths)))
+  if (objects.rows == nullptr && ((!in_pool_ && !given(objects.kv_offsets)) || given(objects.context_lengths)))
     lengths_.emplace(objects.context_lengths, "context_lengths", stream);
   read_queries(objects);
   read_cache(objects);
@@ -78,10 +78,20 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
     launch_.context_lengths = lengths_->data<std::int32_t>();
   }
   if (objects.rows != nullptr) objects.rows->indptr().require_device(q_.device());
+  const bool packed = read(kv_offsets_, objects.kv_offsets, "kv_offsets");
+  if (packed) {
+    if (lengths_)
+      bad_value("context_lengths", "is given, but kv_offsets says how long contexts are", "Give None in its place.");
+    kv_offsets_->require_type(ElementType::int32);
+    kv_offsets_->require_rank(1, "[batch + 1]");
+    kv_offsets_->require_contiguous();
+    problem_.packed_kv = 1;
+    launch_.kv_offsets = kv_offsets_->data<std::int32_t>();
+  }
   if (ragged_) {
-    if (!lengths_ && objects.rows == nullptr)
+    if (!lengths_ && !packed && objects.rows == nullptr)
       bad_value("context_lengths", "is missing", "With q_offsets, give one length a request.");
-    batch_ = lengths_ ? lengths_->extent32(0, 0) : objects.rows->batch();
+    batch_ = lengths_ ? lengths_->extent32(0, 0) : packed ? kv_offsets_->extent32(0) - 1 : objects.rows->batch();
     if (!given(objects.max_q_len))
       bad_value("max_q_len", "is missing", "With q_offsets, say how many query tokens a request has at most.");
     problem_.q_len = int_of(objects.max_q_len, "max_q_len");
@@ -96,6 +106,7 @@ void DecodeArguments::read_queries(const DecodeObjects& objects) {
   } else {
     batch_ = q_.extent32(0, 0);
     if (lengths_) lengths_->require_extent(0, batch_, "batch");
+    if (packed) kv_offsets_->require_extent(0, batch_ + 1, "batch + 1");
     if (objects.rows != nullptr && objects.rows->batch() != batch_)
       bad_value("page_table", fmt::format("is of {} requests, but q has {}", objects.rows->batch(), batch_));
     problem_.q_len = several_ ? q_.extent32(1) : 1;
@@ -118,13 +129,21 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
       paged || in_pool_
           ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
           : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
-  const bool latent = !read(v_, objects.v_cache, "v_cache");
+  const bool latent = !read(v_, objects.v_cache, "v_cache"), packed = kv_offsets_.has_value();
   // Engines keep latent caches without a dimension for the one KV head.
-  const bool flat = latent && k_.rank() == 3;
-  const int heads = head_major ? 1 : 2, tokens = head_major && !flat ? 2 : 1, columns = flat ? 2 : 3;
+  const bool flat = latent && !packed && k_.rank() == 3;
+  const int heads = packed || head_major ? 1 : 2,
+            tokens = packed                ? 0
+                     : head_major && !flat ? 2
+                                           : 1,
+            columns = packed || flat ? 2 : 3;
+  if (packed && (paged || latent))
+    bad_value("kv_offsets", paged ? "is given with page_table" : "is given, and v_cache is None",
+              "They are for K and V that are no cache.");
   for (const TensorView* cache : {&k_, latent ? &k_ : &*v_}) {
     cache->require_device(q_.device());
-    if (!flat) cache->require_rank(4, shape);
+    if (packed) cache->require_rank(3, "[tokens, kv_heads, head_dim] with kv_offsets");
+    if (!packed && !flat) cache->require_rank(4, shape);
     cache->require_aligned_rows(given(objects.k_new));
   }
   if (latent) {
@@ -141,7 +160,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   } else {
     if (given(objects.v_head_dim))
       bad_value("v_head_dim", "is given with v_cache", "It is for latent attention, where v_cache is None.");
-    v_columns_ = v_->extent(3);
+    v_columns_ = v_->extent(columns);
     for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
   }
   const std::int32_t wanted =
@@ -158,7 +177,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     bad_value("q",
               fmt::format("has {} heads, which is no multiple of k_cache's {}", problem_.q_heads, problem_.kv_heads));
   }
-  if (v_ && v_columns_ != problem_.head_dim) problem_.v_head_dim = v_->extent32(3);
+  if (v_ && v_columns_ != problem_.head_dim) problem_.v_head_dim = v_->extent32(columns);
   cache_tokens_ = k_.extent32(tokens);
   if (paged) {
     if (page_table_) {
@@ -180,23 +199,23 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     problem_.page_size = static_cast<std::int32_t>(cache_tokens_);
     launch_.pool_pages = k_.extent32(0);
   } else {
-    k_.require_extent(0, batch_, "batch");
+    if (!packed) k_.require_extent(0, batch_, "batch");
     capacity_ = cache_tokens_;
     launch_.context_capacity = static_cast<std::int32_t>(capacity_);
   }
   launch_.k = k_.data();
-  launch_.k_stride_batch = k_.launch_stride(0);
+  if (!packed) launch_.k_stride_batch = k_.launch_stride(0);
   if (!flat) launch_.k_stride_head = k_.launch_stride(heads);
   launch_.k_stride_token = k_.launch_stride(tokens);
   if (v_) {
     launch_.v = v_->data();
-    launch_.v_stride_batch = v_->launch_stride(0);
+    if (!packed) launch_.v_stride_batch = v_->launch_stride(0);
     launch_.v_stride_head = v_->launch_stride(heads);
     launch_.v_stride_token = v_->launch_stride(tokens);
   }
   // The strides decide and not the names of the dimensions, because a transposed view of one layout is the other one.
-  const bool adjacent =
-      cache_tokens_ == 1 || (k_.stride(tokens) == k_.extent(columns) && (!v_ || v_->stride(tokens) == v_->extent(3)));
+  const bool adjacent = cache_tokens_ == 1 ||
+                        (k_.stride(tokens) == k_.extent(columns) && (!v_ || v_->stride(tokens) == v_->extent(columns)));
   problem_.kv_layout = adjacent ? LEANATTN_KV_CONTIGUOUS : LEANATTN_KV_STRIDED;
 }
 

@@ -114,6 +114,33 @@ def test_ragged_query_tokens(engine):
     assert launch["arguments"]["q_offsets"] == offsets.data and launch["arguments"]["batch"] == BATCH
 
 
+def test_packed_keys_and_values(engine):
+    tokens = 70
+    k, v = FakeTensor((tokens, KV_HEADS, HEAD_DIM)), FakeTensor((tokens, KV_HEADS, 64))
+    offsets, q = FakeTensor((BATCH + 1,), "int32"), FakeTensor((7, Q_HEADS, HEAD_DIM))
+    packed = {"k_cache": k, "v_cache": v, "context_lengths": None, "kv_offsets": offsets}
+    o, launch = decoded(engine, q=q, **packed, q_offsets=offsets, max_q_len=4)
+    arguments = launch["arguments"]
+    assert o.shape == (7, Q_HEADS, 64) and arguments["batch"] == BATCH
+    assert (arguments["context_lengths"], arguments["q_offsets"], arguments["context_capacity"]) == (offsets.data, offsets.data, tokens)
+    # A stride of the batch is that of rows, by which the kernel goes to where a request begins.
+    assert (arguments["k_stride_batch"], arguments["k_stride_head"], arguments["k_stride_token"]) == (KV_HEADS * HEAD_DIM, HEAD_DIM, KV_HEADS * HEAD_DIM)
+    assert (arguments["v_stride_batch"], arguments["v_stride_head"], arguments["v_stride_token"]) == (KV_HEADS * 64, 64, KV_HEADS * 64)
+    # Cross attention of as many query tokens in each request.
+    _, launch = decoded(engine, q=FakeTensor((BATCH, 5, Q_HEADS, HEAD_DIM)), **packed, mask="full")
+    assert launch["arguments"]["context_lengths"] == offsets.data
+    with pytest.raises(ValueError, match="context_lengths is given, but kv_offsets"):
+        leanattn.decode(**inputs(k_cache=k, v_cache=v), kv_offsets=offsets, engine=engine)
+    with pytest.raises(ValueError, match="k_cache has shape"):
+        leanattn.decode(**inputs(context_lengths=None), kv_offsets=offsets, engine=engine)
+    with pytest.raises(ValueError, match="kv_offsets has shape"):
+        leanattn.decode(**inputs(**packed | {"kv_offsets": FakeTensor((BATCH,), "int32")}), engine=engine)
+    with pytest.raises(ValueError, match="kv_offsets is given with page_table"):
+        leanattn.decode(**inputs(**packed), page_table=FakeTensor((BATCH, 2), "int32"), engine=engine)
+    with pytest.raises(leanattn.Unsupported, match="batch_invariant with packed_kv"):
+        leanattn.decode(**inputs(**packed), batch_invariant=True, engine=engine)
+
+
 def test_spans_of_prompts(engine):
     offsets, spans = FakeTensor((BATCH + 1,), "int32"), FakeTensor((7, 2), "int32")
     _, launch = decoded(engine, **inputs(q=FakeTensor((7, Q_HEADS, HEAD_DIM))), q_offsets=offsets, max_q_len=4, spans=spans)

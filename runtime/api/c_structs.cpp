@@ -107,10 +107,6 @@ Result<void> read_problem(const leanattn_problem* problem, DecodeProblem& out) {
     return fail(ErrorCode::invalid_argument, fmt::format("problem.reserved is {}", read.reserved),
                 "Leave it 0; leanattn_problem_init does.");
   }
-  if (read.reserved2 != 0) [[unlikely]] {
-    return fail(ErrorCode::invalid_argument, fmt::format("problem.reserved2 is {}", read.reserved2),
-                "Leave it 0; leanattn_problem_init does.");
-  }
   out.q_heads = read.q_heads;
   out.kv_heads = read.kv_heads;
   out.head_dim = read.head_dim;

@@ -22,7 +22,7 @@ Result<void> encode_walk(const KernelSpec& spec, const KernelLayout& layout, con
   if (!api) return tl::unexpected(api.error());
   const bool paged = spec.features.page_size > 0;
   const std::int64_t tokens = paged ? spec.features.page_size : args.context_capacity;
-  const std::int64_t outer = paged ? args.pool_pages : args.batch;
+  const std::int64_t outer = paged ? args.pool_pages : spec.features.packed_kv ? 1 : args.batch;
   const auto promotion = l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const auto type = spec.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   const int run = paged ? layout.page_run : layout.step_tokens;

@@ -41,6 +41,14 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
   const auto request = static_cast<std::int64_t>(offender >> 33);
   const auto array = static_cast<LeanArray>(offender >> 31 & 3);
   const auto index = static_cast<std::int64_t>(offender & 0x7fffffff);
+  if (array == kLeanContextLengths && problem.features.packed_kv) {
+    const auto offsets = read_entries<2>(args.context_lengths, request, stream);
+    if (!offsets) return tl::unexpected(offsets.error());
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("kv_offsets[{}] is {} and kv_offsets[{}] {}, and k and v have {} rows", request,
+                            (*offsets)[0], request + 1, (*offsets)[1], args.context_capacity),
+                "Offsets do not fall, and end at most at context_capacity, the tokens that k and v hold.");
+  }
   if (array == kLeanContextLengths) {
     const auto length = read_entries<1>(args.context_lengths, request, stream);
     if (!length) return tl::unexpected(length.error());
@@ -131,7 +139,8 @@ Result<void> ArrayCheck::operator()(const DecodeProblem& problem, const LeanDeco
                                features.selection_in_pool,
                                features.second_cache,
                                features.context_parallel,
-                               features.context_interleave};
+                               features.context_interleave,
+                               features.packed_kv};
   const LaunchDims dims{.grid_x = static_cast<unsigned>(args.batch), .threads = kThreads};
   const auto offender = first_offender(
       stream, [&](unsigned long long* word) { return launch_with(function_, dims, stream, args, limits, word); });

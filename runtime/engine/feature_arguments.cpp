@@ -51,6 +51,7 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
         FeaturePointer{"second_page_table", args.second_page_table, features.second_cache, false, "second_cache"},
         FeaturePointer{"second_lengths", args.second_lengths, features.second_cache, false, "second_cache"},
         FeaturePointer{"spans", args.spans, features.spans, false, "spans", alignof(LeanSpan)},
+        FeaturePointer{"kv_offsets", args.kv_offsets, features.packed_kv, false, "packed_kv"},
         FeaturePointer{"full_context_lengths", args.full_context_lengths, in_group(features),
                        !needs_positions(features), "context_parallel"},
         FeaturePointer{"context_starts", args.context_starts,

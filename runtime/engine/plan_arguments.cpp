@@ -75,7 +75,9 @@ Extents extents_of(const Features& features, const leanattn_decode_args& args, s
   // Requests of ragged numbers of query tokens follow each other token by token.
   return {.requests = features.ragged_q ? 1 : batch,
           .query_tokens = features.ragged_q ? query_tokens_of(features, args) : features.q_len,
-          .entries = paged ? pages : batch,
+          .entries = paged                ? pages
+                     : features.packed_kv ? 1
+                                          : batch,
           .entry_tokens = paged ? features.page_size : capacity};
 }
 
@@ -105,10 +107,14 @@ Result<void> check_pointers(const DecodeProblem& problem, const leanattn_decode_
   const Features& features = problem.features;
   if (features.latent && args.v != nullptr) [[unlikely]]
     return invalid("v is given, but this plan's problem is latent", "Leave v null: it is the first columns of k.");
+  if (features.packed_kv && args.context_lengths != nullptr) [[unlikely]]
+    return invalid("context_lengths is given, but this plan's problem has packed_kv",
+                   "Leave it null: kv_offsets says how long contexts are.");
   for (const Pointer& pointer :
        {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes},
         Pointer{"v", features.latent ? args.k : args.v, kVectorBytes}, Pointer{"o", args.o, kVectorBytes},
         features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
+        : features.packed_kv       ? Pointer{"kv_offsets", args.kv_offsets, alignof(std::int32_t)}
                                    : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
         Pointer{"workspace", workspace, kWorkspaceBytes}}) {
     if (args.batch == 0 && pointer.value == nullptr) continue;  // frameworks have no memory for what is empty
@@ -272,6 +278,11 @@ void bind_values(const LaunchLimits& limits, const leanattn_decode_args& args, b
   bound.q_offsets = args.q_offsets;
   if (features.ragged_q) bound.query_tokens = static_cast<int>(std::min(query_tokens_of(features, args), kMostRows));
   bound.tree_mask = args.tree_mask;
+  if (features.packed_kv) {
+    // One stride leads from row to row and from request to request, and the offsets stand for the lengths.
+    bound.context_lengths = args.kv_offsets;
+    bound.k_stride_batch = bound.k_stride_token, bound.v_stride_batch = bound.v_stride_token;
+  }
   bound.spans = reinterpret_cast<const LeanSpan*>(args.spans);
   bound.alibi_slopes = args.alibi_slopes;
   bound.sink_logits = args.sink_logits;

@@ -7,7 +7,7 @@ struct CheckFeatures {
   int kind, format;         // CheckKind; CheckFormat of q and o, and of k and v where kv_format is kCheckSame
   int q_heads, head_dim, v_head_dim;
   int q_len, ragged_q, mask;  // CheckMask
-  int window, sink_tokens, sink_logits, alibi, spans;
+  int window, sink_tokens, sink_logits, alibi, spans, packed_kv;
   int page_size, max_pages;                // 0: dense
   int shared_prefix;                       // paged: tokens whose pages all requests read from request 0
   int kv_format, kv_scale;                 // CheckKvFormat, CheckKvScale

@@ -275,7 +275,9 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
   const int shared = check_shared_tokens(args, check);
   for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
     const int request = (int)(row / args.kv_heads), head = (int)(row % args.kv_heads);
-    const long long chunks = (long long)check_held(args, request) * chunks_per_token;
+    // Of requests that follow each other, those whose rows nobody reads have NaN in front of the others.
+    if (check.packed_kv && check_query_tokens(args, check, request) == 0) continue;
+    const long long chunks = (long long)check_held(args, check, request) * chunks_per_token;
     const long long step = (long long)gridDim.x * kCheckThreads;
     for (long long chunk = (long long)blockIdx.x * kCheckThreads + threadIdx.x; chunk < chunks; chunk += step) {
       const long long token = chunk / chunks_per_token;

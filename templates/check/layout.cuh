@@ -2,12 +2,13 @@
 // for dense and paged caches and for any number of query tokens.
 
 // The tokens of a request that the case has, and those of its whole context. The two differ where ranks share contexts.
-__device__ __forceinline__ int check_held(const LeanDecodeArgs& args, int request) {
+__device__ __forceinline__ int check_held(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
   const int length = args.context_lengths[request];
+  if (check.packed_kv) return args.context_lengths[request + 1] - length;
   return length < 0 ? 0 : length > args.context_capacity ? args.context_capacity : length;
 }
 __device__ __forceinline__ int check_context(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
-  return check.ranks > 1 ? args.full_lengths[request] : check_held(args, request);
+  return check.ranks > 1 ? args.full_lengths[request] : check_held(args, check, request);
 }
 
 // The position in its whole context of a token that the case has; and which of its tokens is at a position, below 0 if
@@ -25,7 +26,7 @@ __device__ __forceinline__ long long check_token_at(const LeanDecodeArgs& args, 
   if (check.ranks == 1) return position;
   if (unit > 0) return position % round / unit == check.rank ? position / round * unit + position % unit : -1;
   const long long token = position - args.context_starts[request];
-  return token < check_held(args, request) ? token : -1;
+  return token < check_held(args, check, request) ? token : -1;
 }
 
 __device__ __forceinline__ int check_query_tokens(const LeanDecodeArgs& args, const CheckFeatures& check, int request) {
@@ -112,7 +113,7 @@ __device__ __forceinline__ long long check_window_begin(const LeanDecodeArgs& ar
 // Whether any token of the case from `first` to before `end` may be read. Tokens that may not hold NaN.
 __device__ __forceinline__ bool check_live(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                            long long first, long long end) {
-  const long long held = check_held(args, request), last = (end < held ? end : held) - 1;
+  const long long held = check_held(args, check, request), last = (end < held ? end : held) - 1;
   return first <= last &&
          (check_token_position(args, check, request, first) < check.sink_tokens ||
           check_token_position(args, check, request, last) >= check_window_begin(args, check, request));
@@ -192,6 +193,7 @@ __device__ __forceinline__ long long check_second_offset(const LeanDecodeArgs& a
 __device__ __forceinline__ long long check_offset(const LeanDecodeArgs& args, const CheckFeatures& check, int request,
                                                   int head, long long token, long long stride_batch,
                                                   long long stride_head, long long stride_token) {
+  if (check.packed_kv) request = args.context_lengths[request];  // whose stride is that of tokens
   if (check.page_size == 0) return request * stride_batch + head * stride_head + token * stride_token;
   const long long page = args.page_table[request * args.page_table_stride + token / check.page_size];
   return page * stride_batch + head * stride_head + token % check.page_size * stride_token;

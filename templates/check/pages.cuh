@@ -17,6 +17,7 @@ struct LeanArrayLimits {
   int selects, selection_in_pool;  // not 0: query tokens bring lists; of blocks of the pool
   int second_cache;                // not 0: second_lengths are there
   int ranks, context_interleave;   // of a group whose windows count positions of whole contexts; 1: no group
+  int packed_kv;                   // not 0: context_lengths says where requests begin in k and v, [batch + 1]
 };
 
 // Behind the q_len selected_counts of a request stand its second_lengths, and behind two q_offsets its spans.
@@ -55,8 +56,13 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     }
     if (limits.selection_in_pool != 0) return kLeanNoOffender;
   }
-  const int length = args.context_lengths[request];
+  int length = args.context_lengths[request];
   if (length < 0 || length > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
+  if (limits.packed_kv != 0) {
+    const int first = length, end = args.context_lengths[request + 1];
+    if (end < first || end > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
+    length = end - first;
+  }
   long long query_tokens = limits.q_len;
   if (limits.ragged_q) {
     const int start = args.q_offsets[request];

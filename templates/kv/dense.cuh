@@ -24,10 +24,17 @@ struct KvCursor {
     sink_tokens = s.sink_tokens;
 #endif
     const int token = read + (kWindow > 0 && read >= sinks ? shift : 0);
+#if defined(LEAN_PACKED_KV)
+    k = (const char*)args.k + kKvBytes * (s.kv_first * args.k_stride_batch + s.kv_head * args.k_stride_head) +
+        token * k_stride;
+    v = (const char*)args.v + kKvBytes * (s.kv_first * args.v_stride_batch + s.kv_head * args.v_stride_head) +
+        token * v_stride;
+#else
     k = (const char*)args.k + kKvBytes * (s.request * args.k_stride_batch + s.kv_head * args.k_stride_head) +
         token * k_stride;
     v = (const char*)args.v + kKvBytes * (s.request * args.v_stride_batch + s.kv_head * args.v_stride_head) +
         token * v_stride;
+#endif
   }
 
   LEAN_DEVICE bool done() const { return left <= 0; }

@@ -2,7 +2,11 @@
 
 struct TokenPlaces {
   LEAN_DEVICE void start(const LeanDecodeArgs&, const Segment&) {}
+#if defined(LEAN_PACKED_KV)
+  LEAN_DEVICE int take(const Segment& s, int) const { return s.kv_first; }
+#else
   LEAN_DEVICE int take(const Segment& s, int) const { return s.request; }
+#endif
 };
 
 // token: the token's index in the context.

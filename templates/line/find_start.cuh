@@ -44,6 +44,9 @@ struct Batch {
 
   // The length of a request; with a second cache that of a query token's list and of the blocks behind it.
   LEAN_DEVICE int context_length_of(int request) const {
+#if defined(LEAN_PACKED_KV)
+    return packed_length(context_lengths, min(request, size - 1), context_capacity);
+#endif
     if constexpr (kSecondCache)
       return min(max(context_lengths[min(request, size - 1)], 0), context_capacity) +
              second_blocks(second_lengths[min(request, size - 1)], second_capacity);

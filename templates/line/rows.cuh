@@ -30,6 +30,18 @@ LEAN_DEVICE QueryTokens query_tokens(const int* q_offsets, int request) {
   return {first, min(count, kQLen)};
 }
 
+#if defined(LEAN_PACKED_KV)
+// Requests follow each other in K and V, of which `capacity` rows are there. starts: [batch + 1], the first row of each
+// request; it stands in the place of the context lengths. The strides of the batch are those of tokens.
+LEAN_DEVICE int first_kv_row(const int* starts, int request, int capacity) {
+  return min(max(starts[request], 0), capacity);
+}
+LEAN_DEVICE int packed_length(const int* starts, int request, int capacity) {
+  const int first = first_kv_row(starts, request, capacity);
+  return min(max(starts[request + 1], first), capacity) - first;
+}
+#endif
+
 // With a second cache, the list of a query token goes on with the blocks of that cache. How many tokens of it the query
 // token sees, and how many blocks they take; length as the host has it.
 LEAN_DEVICE int second_tokens(int length, int capacity) { return min(max(length, 0), capacity); }

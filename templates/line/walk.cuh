@@ -11,6 +11,9 @@ struct Segment {
   u32 tile_begin, tile_end;  // those of this segment
   QueryTokens query;
   LeanVisible visible;
+#if defined(LEAN_PACKED_KV)
+  int kv_first;  // rows of K and V in front of the request's
+#endif
 #if defined(LEAN_SPANS)
   int end, all_see;  // the token index behind the last token that the output tile reads, and that all of its rows see
 #endif
@@ -85,6 +88,9 @@ LEAN_DEVICE int query_index(const Segment& s, const Row& row) { return s.context
 LEAN_DEVICE void set_request(const LeanDecodeArgs& args, Segment& s, int request, int context_length) {
   s.request = request, s.context_length = context_length;
   s.query = query_tokens(args.q_offsets, request);
+#if defined(LEAN_PACKED_KV)
+  s.kv_first = first_kv_row(args.context_lengths, request, args.context_capacity);
+#endif
 #if defined(LEAN_WINDOW_OF_PART)
   s.sink_tokens = sinks_of_part(args, request, context_length);
 #endif
@@ -143,6 +149,10 @@ LEAN_DEVICE int length_with_second(const LeanDecodeArgs& args, int request) {
 // for it.
 LEAN_DEVICE int first_length(const LeanDecodeArgs& args) {
   if constexpr (kSecondCache) return length_with_second(args, args.batch > 32 ? 0 : (int)threadIdx.x % 32);
+#if defined(LEAN_PACKED_KV)
+  return packed_length(args.context_lengths, args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1),
+                       args.context_capacity);
+#endif
   return args.context_lengths[args.batch > 32 ? 0 : min((int)threadIdx.x % 32, args.batch - 1)];
 }
 
@@ -172,7 +182,11 @@ LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
       s.kv_head = 0;
       do {
         if (s.request + 1 == args.batch) return false;
+#if defined(LEAN_PACKED_KV)
+        set_request(args, s, s.request + 1, packed_length(args.context_lengths, s.request + 1, args.context_capacity));
+#else
         set_request(args, s, s.request + 1, min(max(args.context_lengths[s.request + 1], 0), args.context_capacity));
+#endif
       } while (s.query.count == 0);
     }
   }
@@ -222,7 +236,11 @@ LEAN_DEVICE bool next_of_range(const LeanDecodeArgs& args, Walk& walk) {
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
       if (s.request + 1 == args.batch) return false;
+#if defined(LEAN_PACKED_KV)
+      int length = packed_length(args.context_lengths, s.request + 1, args.context_capacity);
+#else
       int length = min(max(args.context_lengths[s.request + 1], 0), args.context_capacity);
+#endif
       if constexpr (kSecondCache) length = length_with_second(args, s.request + 1);
       set_request(args, s, s.request + 1, length);
     }

@@ -128,7 +128,18 @@ WorkspaceLayout DecodeCase::workspace(const KernelSpec& spec, std::int64_t grid)
       spec, partial_slots(spec, grid, output_tiles(spec), check_.selection_block > 0 ? lists : args_.context_capacity));
 }
 
+std::vector<int> DecodeCase::kv_offsets() const {
+  std::vector<int> offsets{0};
+  for (const int length : lengths_)
+    offsets.push_back(std::min(offsets.back() + std::max(length, 0), options_.context_capacity));
+  return offsets;
+}
+
 int DecodeCase::clamped_length(int request) const {
+  if (check_.packed_kv != 0) {
+    const std::vector<int> offsets = kv_offsets();
+    return offsets[static_cast<std::size_t>(request) + 1] - offsets[static_cast<std::size_t>(request)];
+  }
   return std::clamp(lengths_[static_cast<std::size_t>(request)], 0, options_.context_capacity);
 }
 
@@ -194,6 +205,11 @@ Result<void> DecodeCase::set_context_lengths(std::vector<int> context_lengths, C
 Result<void> DecodeCase::upload_lengths(CUstream_st* stream) {
   const std::int64_t bytes = std::int64_t{batch()} * 4;
   const bool whole = options_.part.ranks == 1;
+  if (check_.packed_kv != 0) {
+    const std::vector<int> offsets = kv_offsets();
+    LEANATTN_TRY(copy_to_device_async(const_cast<int*>(args_.context_lengths), offsets.data(), bytes + 4, stream));
+    return decode_case_detail::wait_for(stream);  // before the copy's source goes
+  }
   if (!whole) {
     contexts_.clear();
     for (int request = 0; request < batch(); ++request) contexts_.push_back(clamped_length(request));

@@ -25,8 +25,9 @@ inline namespace v1 {
 struct DecodeCaseOptions {
   std::uint64_t seed = 1;
   DataKind data = DataKind::uniform;
-  int context_capacity =
-      0;  ///< tokens allocated for each request; 0: the longest context and some tokens of NaN behind it
+  /// Tokens allocated for each request; 0: the longest context and some tokens of NaN behind it. Packed K and V have
+  /// the tokens of all contexts and some of NaN behind them, whatever this says.
+  int context_capacity = 0;
   /// Whether strides have padding between tokens (strided layout), heads and requests, and arrays start 16 bytes late.
   bool padded = false;
   int kv_copies = 1;                   ///< equal copies of K and V, which launches take in turn where L2 has to be cold
@@ -165,6 +166,8 @@ class DecodeCase {
                                               const Reference& expected, CheckWorkspace& workspace, CUstream_st* stream,
                                               int launches, const std::function<Result<void>()>& before);
   Result<void> allocate(CUstream_st* stream);
+  /// Where the rows of each request begin in packed K and V, and where those of the last one end; [batch + 1].
+  std::vector<int> kv_offsets() const;
   /// Copies the lengths to the device, of whole contexts and of the part.
   Result<void> upload_lengths(CUstream_st* stream);
   Result<void> allocate_kv(CUstream_st* stream);

@@ -34,6 +34,13 @@ std::int64_t usual_capacity(std::span<const int> context_lengths) {
   return std::min<std::int64_t>(std::int64_t{std::max(0, longest)} + kRoomPastContext, std::numeric_limits<int>::max());
 }
 
+/// The rows of packed K and V.
+std::int64_t packed_capacity(std::span<const int> context_lengths) {
+  std::int64_t tokens = kRoomPastContext;
+  for (const int length : context_lengths) tokens += std::max(length, 0);
+  return std::min<std::int64_t>(tokens, std::numeric_limits<int>::max());
+}
+
 /// From one copy of K, or of V, to the next. elements: of the wider of the two. scale_bytes: of scales of its tokens.
 std::int64_t copy_stride(std::int64_t elements, std::int64_t element_bytes, std::int64_t scale_bytes) {
   return round_up(elements * element_bytes + scale_bytes + kUnitBytes, 256);
@@ -69,7 +76,8 @@ Result<void> upload(DeviceBuffer& buffer, const std::vector<T>& values, std::int
 std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<const int> context_lengths) {
   const Features& features = problem.features;
   const auto requests = static_cast<std::int64_t>(context_lengths.size());
-  std::int64_t tokens = requests * usual_capacity(context_lengths);
+  std::int64_t tokens =
+      features.packed_kv ? packed_capacity(context_lengths) : requests * usual_capacity(context_lengths);
   if (features.page_size > 0) {
     const std::int64_t pages = (usual_capacity(context_lengths) + features.page_size - 1) / features.page_size;
     tokens = pool_for(requests * pages) * features.page_size;
@@ -89,7 +97,9 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   const Features& features = problem_.features;
   const std::int64_t head_dim = problem_.head_dim, q_heads = problem_.q_heads;
   const auto pad = [&](std::int64_t units) { return padding(units, 2); };
-  if (options_.context_capacity == 0) {
+  if (features.packed_kv) {
+    options_.context_capacity = static_cast<int>(packed_capacity(lengths_));
+  } else if (options_.context_capacity == 0) {
     options_.context_capacity = static_cast<int>(usual_capacity(lengths_));
   }
   std::int64_t capacity = held_capacity(options_.part, options_.context_capacity);
@@ -134,7 +144,7 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
   LEANATTN_TRY(allocate_poisoned(q_, elements(args_.q_stride_batch, args_.q_stride_token) * 2, stream));
   LEANATTN_TRY(allocate_poisoned(o_, elements(args_.o_stride_batch, args_.o_stride_token) * 2, stream));
   LEANATTN_TRY(allocate_poisoned(lse_, tokens * q_heads * 4, stream));
-  LEANATTN_TRY(allocate_poisoned(lengths_device_, std::int64_t{batch() + 3} * 4, stream));
+  LEANATTN_TRY(allocate_poisoned(lengths_device_, std::int64_t{batch() + 4} * 4, stream));
   LEANATTN_TRY(allocate_kv(stream));
   LEANATTN_TRY(allocate_features(stream));
   LEANATTN_TRY(allocate_new_tokens(stream));
@@ -165,7 +175,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   // A page has the strides that a request has in a dense cache.
   const std::int64_t tokens = features.page_size > 0 ? features.page_size : args_.context_capacity;
   const bool one_pool = features.page_size > 0 && options_.padded && !features.latent;
-  std::int64_t pools = batch();
+  std::int64_t pools = features.packed_kv ? 1 : batch();
   if (features.page_size > 0) {
     const std::int64_t max_pages = args_.context_capacity / features.page_size;
     const std::int64_t used = std::int64_t{batch()} * max_pages;
@@ -200,6 +210,8 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
   kv_copy_bytes_ = copy_stride(offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch), element_bytes,
                                scale_bytes_of(problem_, pools * tokens));
+  // One stride leads from row to row and from request to request.
+  if (features.packed_kv) args_.k_stride_batch = args_.k_stride_token, args_.v_stride_batch = args_.v_stride_token;
   LEANATTN_TRY(allocate_poisoned(k_, kv_copy_bytes_ * options_.kv_copies, stream));
   args_.k = k_.at(offset * element_bytes);
   if (features.latent) {

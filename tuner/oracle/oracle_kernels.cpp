@@ -64,6 +64,7 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .sink_logits = features.sink_logits,
           .alibi = features.alibi,
           .spans = features.spans,
+          .packed_kv = features.packed_kv,
           .page_size = features.page_size,
           .max_pages = 0,
           .shared_prefix = 0,

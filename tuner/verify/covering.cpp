@@ -63,6 +63,7 @@ KernelTraits traits_of(const KernelSpec& spec) {
                    queries_of(f)};
   const std::pair<bool, const char*> kFeatures[] = {
       {f.ragged_q, "ragged query tokens"},
+      {f.packed_kv, "packed K and V"},
       {f.spans, "spans"},
       {f.window > 0, "window"},
       {f.window > 0 && f.q_len > 1 && f.mask == QueryMask::full, "window both ways"},

@@ -395,6 +395,13 @@ const std::vector<VerifyFeature>& verify_features() {
         with([](F& f) { f.q_len = 16, f.ragged_q = f.spans = true, f.page_size = 16, f.window = 40; }),
         with([](F& f) { f.q_len = 9, f.ragged_q = f.spans = f.append = true, f.window = 30, f.sink_tokens = 3; }),
         with([](F& f) { f.q_len = 5, f.ragged_q = f.spans = f.batch_invariant = true, f.alibi = true; })}},
+      {"packed K and V",
+       {with([](F& f) { f.packed_kv = true; }), with([](F& f) { f.packed_kv = f.ragged_q = true, f.q_len = 5; }),
+        with(
+            [](F& f) { f.packed_kv = true, f.q_len = 20, f.mask = QueryMask::full, f.kv_format = KvFormat::fp8_e4m3; }),
+        with([](F& f) {
+          f.packed_kv = true, f.q_len = 4, f.window = 60, f.sink_tokens = 3, f.kv_format = KvFormat::int8;
+        })}},
       {"tree mask", {with([](F& f) { f.q_len = 4, f.mask = QueryMask::tree; }), with([](F& f) {
                        f.q_len = 16, f.mask = QueryMask::tree, f.ragged_q = true;
                      })}},

@@ -84,6 +84,12 @@ std::vector<PrefillSetting> prefill_settings() {
   add([](F& f) { f.v_head_dim = 128, f.kv_format = KvFormat::fp8_e4m3; }, 192, 1);
   add([](F& f) { f.v_head_dim = 128; }, 192, 1);
   add([](F& f) { f.page_size = 64, f.latent = true, f.v_head_dim = 512; }, 576, 16);
+  for (const QueryMask mask : {QueryMask::causal, QueryMask::full})
+    add([&](F& f) { f.packed_kv = true, f.mask = mask; });
+  add([](F& f) { f.packed_kv = true, f.window = 200, f.mask = QueryMask::full; });
+  add([](F& f) { f.packed_kv = f.spans = true, f.soft_cap = 30; });
+  add([](F& f) { f.packed_kv = true, f.v_head_dim = 128; }, 192, 1);
+  add([](F& f) { f.packed_kv = true, f.kv_format = KvFormat::fp8_e4m3; });
   add([](F& f) { f.spans = true; });
   add([](F& f) { f.page_size = 16, f.spans = true, f.window = 100; });
   add([](F& f) { f.page_size = 1, f.spans = true, f.window = 300, f.sink_tokens = 4, f.soft_cap = 30; });

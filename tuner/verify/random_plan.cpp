@@ -80,6 +80,11 @@ Features draw_features(Draw& draw) {
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
     f.second_cache = f.kv_format == KvFormat::same && !f.batch_invariant && draw.chance(40);
   }
+  if (draw.chance(15)) {
+    Features packed = f;
+    packed.packed_kv = true;
+    if (validate(packed)) f = packed;
+  }
   // All q_len with prefill are one problem.
   const bool may_prefill = f.ragged_q && most_query_tokens(f) == kMostPrefillTokens;
   if (has_prefill(f) || (may_prefill && draw.chance(40))) f.q_len = kMostPrefillTokens;
@@ -137,7 +142,7 @@ bool take_group(Draw& draw, KernelSpec& spec) {
   f.replicate_output = draw.chance(40);
   if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
   if (f.kv_scale == KvScale::token) f.kv_scale = KvScale::head;
-  f.selection_block = 0, f.selection_in_pool = false, f.batch_invariant = f.spans = false;
+  f.selection_block = 0, f.selection_in_pool = false, f.batch_invariant = f.spans = f.packed_kv = false;
   if (row_format(f) != nullptr || f.q_len > 32 || spec.head_dim * spec.group > 4096 ||
       spec.head_dim * f.context_parallel > 1024)
     return false;

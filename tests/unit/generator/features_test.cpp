@@ -29,6 +29,7 @@ Features any_features() {
   f.q_len = sometimes(rc::gen::inRange(1, 17), 1);
   f.ragged_q = sometimes(rc::gen::arbitrary<bool>(), false);
   f.mask = sometimes(rc::gen::element(QueryMask::causal, QueryMask::tree, QueryMask::full), QueryMask::causal);
+  f.packed_kv = sometimes(rc::gen::arbitrary<bool>(), false);
   f.spans = sometimes(rc::gen::arbitrary<bool>(), false);
   f.window = sometimes(rc::gen::element(1, 100, 4096, 1 << 30), 0);
   f.sink_tokens = sometimes(rc::gen::element(1, 4, 128), 0);
@@ -163,6 +164,7 @@ TEST(Features, LimitsAreTheLastValuesThatPass) {
       {.soft_cap = 1e6},
       {.q_len = 4, .window = 8},
       {.q_len = 4, .mask = QueryMask::full, .window = 8},
+      {.packed_kv = true, .q_len = 1 << 17, .ragged_q = true, .kv_format = KvFormat::int8, .kv_scale = KvScale::head},
       {.q_len = 1 << 17, .ragged_q = true, .spans = true, .window = 8, .append = true},
       {.q_len = 1 << 17, .ragged_q = true, .mask = QueryMask::full, .window = 8, .sink_tokens = 2},
       {.page_size = 1, .selection_block = 1},
@@ -197,6 +199,14 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.window = (1 << 30) + 1}, ErrorCode::invalid_argument, "window is 1073741825"},
       {{.window = 4, .sink_tokens = -1}, ErrorCode::invalid_argument, "sink_tokens is -1"},
       {{.sink_tokens = 4}, ErrorCode::invalid_argument, "sink_tokens is 4 without a window"},
+      {{.page_size = 16, .packed_kv = true}, ErrorCode::unsupported, "page_size with packed_kv"},
+      {{.packed_kv = true, .append = true}, ErrorCode::unsupported, "append with packed_kv"},
+      {{.packed_kv = true, .latent = true}, ErrorCode::unsupported, "latent with packed_kv"},
+      {{.packed_kv = true, .batch_invariant = true}, ErrorCode::unsupported, "batch_invariant with packed_kv"},
+      {{.packed_kv = true, .kv_format = KvFormat::int8, .kv_scale = KvScale::token},
+       ErrorCode::unsupported,
+       "kv_scale token with packed_kv"},
+      {{.packed_kv = true, .context_parallel = 2}, ErrorCode::unsupported, "context_parallel with packed_kv"},
       {{.q_len = 2, .spans = true}, ErrorCode::invalid_argument, "spans without ragged_q"},
       {{.q_len = 2, .ragged_q = true, .mask = QueryMask::full, .spans = true},
        ErrorCode::invalid_argument,

@@ -22,7 +22,7 @@ namespace seen_tokens {
     using Line = Walk;                                                                                         \
     static constexpr int kMostTokens = kQLen, kHeads = kGroup, kRowsOfBlock = kRows, kStep = kStepTokens,      \
                          kSees = kWindow, kSinks = kSinkTokens;                                                \
-    static constexpr bool kIsFull = kQueryMask == kFull, kSpans = kHasSpans;                                   \
+    static constexpr bool kIsFull = kQueryMask == kFull, kSpans = kHasSpans, kPacked = kIsPacked;              \
     static bool start(const LeanDecodeArgs& args, u32* sums, Walk& at) {                                       \
       return start_walk(args, first_length(args), sums, at);                                                   \
     }                                                                                                          \
@@ -40,7 +40,7 @@ namespace seen_tokens {
 
 #include "tests/device/begin.cuh"
 constexpr int kGroup = 3, kQLen = 40, kRowBlocks = 5, kTile = 16, kStepTokens = 8;  // 24 rows of a block
-constexpr bool kRaggedQ = true, kHasSpans = false;
+constexpr bool kRaggedQ = true, kHasSpans = false, kIsPacked = false;
 namespace causal {
 #include "tests/device/line.cuh"
 
@@ -119,13 +119,36 @@ constexpr int kWindow = 6, kSinkTokens = 3, kPageRun = 4;
 SEEING_KERNEL
 }  // namespace spans_and_window
 #undef LEAN_SPANS
+#define LEAN_PACKED_KV
+namespace packed {
+constexpr bool kIsPacked = true;
+constexpr int kWindow = 21, kSinkTokens = 3;
+#include "tests/device/line.cuh"
+
+#include "templates/kv/page_table.cuh"
+
+#include "templates/attend/score.cuh"
+
+#include "templates/kv/tokens.cuh"
+
+#include "templates/kv/dense.cuh"
+SEEING_KERNEL
+/// The row of K at which a warp's first step of a segment begins.
+inline i64 row_of_first_step(const LeanDecodeArgs& args, const Segment& s) {
+  KvCursor cursor;
+  cursor.init(args, 0);
+  cursor.start(args, s, 0);
+  return (cursor.k_row(0) - static_cast<const char*>(args.k)) / (2 * args.k_stride_token);
+}
+}  // namespace packed
+#undef LEAN_PACKED_KV
 #include "tests/device/end.cuh"
 
 constexpr int kHeads = 2, kCapacity = 150;
 
 /// A batch in which requests are empty, shorter than their query tokens, or as long as these.
 struct Requests {
-  std::vector<int> lengths, starts{0};
+  std::vector<int> lengths, starts{0}, kv_offsets{0};
   std::vector<LeanSpan> spans;  // of all query tokens
 
   Requests(int batch, int most_tokens, unsigned seed) {
@@ -135,6 +158,7 @@ struct Requests {
       const int count = up_to(up_to(2) == 0 ? 1 : most_tokens);
       starts.push_back(starts.back() + count);
       lengths.push_back(up_to(3) == 0 ? count : up_to(5) == 0 ? -1 : up_to(kCapacity + 9));
+      kv_offsets.push_back(kv_offsets.back() + length(i));
       // Every second piece of a context, which all have the same size, is a span.
       const int size = up_to(3) == 0 ? kCapacity * 2 : 1 + up_to(40), odd = up_to(1);
       for (int query = 0; query < count; ++query) {
@@ -168,6 +192,8 @@ void expect_rows_see_what_is_shown(int batch, unsigned grid, unsigned seed) {
   LeanDecodeArgs args{};
   args.batch = batch, args.kv_heads = kHeads, args.segment_cost = seed % 3;
   args.context_lengths = requests.lengths.data(), args.context_capacity = kCapacity;
+  if (Kernel::kPacked)
+    args.context_lengths = requests.kv_offsets.data(), args.context_capacity = requests.kv_offsets.back();
   args.q_offsets = requests.starts.data(), args.spans = requests.spans.data();
   args.grid_reciprocal = lean_reciprocal(grid);
   // How often each row of a request and KV head meets each token that it sees.
@@ -228,6 +254,30 @@ TYPED_TEST_SUITE(SeenTokens, Kernels);
 TYPED_TEST(SeenTokens, EveryRowMeetsOnceWhatTheDefinitionShowsIt) {
   for (const auto& [batch, grid] : {std::pair{1, 7u}, {3, 1u}, {5, 20u}, {32, 13u}, {40, 7u}, {300, 5u}})
     expect_rows_see_what_is_shown<TypeParam>(batch, grid, grid + static_cast<unsigned>(batch));
+}
+
+TEST(SeenTokensOfPackedKeys, AreReadFromTheRowsOfTheirRequest) {
+  const std::vector<int> offsets{0, 30, 30, 100, 90, 160}, starts{0, 5, 9, 40, 44, 60};  // the fourth one falls
+  LeanDecodeArgs args{};
+  args.batch = 5, args.kv_heads = 1, args.context_capacity = 120, args.grid_reciprocal = lean_reciprocal(1);
+  args.context_lengths = offsets.data(), args.q_offsets = starts.data();
+  args.k_stride_token = args.k_stride_batch = args.v_stride_token = args.v_stride_batch = 128;
+  std::map<int, std::pair<int, int>> seen;  // of each request, its first row and its length
+  run_lanes(kLanes, [&](u32 lane) {
+    gridDim.x = 1, blockIdx.x = 0;
+    packed::Walk at;
+    for (bool more = packed::Kernel::start(args, nullptr, at); more; more = packed::Kernel::next(args, at)) {
+      if (lane != 0) continue;
+      const auto& s = at.segment;
+      seen[s.request] = {s.kv_first, s.context_length};
+      const auto step = packed::Kernel::step(s, packed::Kernel::first(s));
+      EXPECT_EQ(packed::row_of_first_step(args, s), s.kv_first + step.token);
+    }
+  });
+  // Rows that are not there belong to nobody.
+  const std::map<int, std::pair<int, int>> expected{
+      {0, {0, 30}}, {1, {30, 0}}, {2, {30, 70}}, {3, {100, 0}}, {4, {90, 30}}};
+  EXPECT_EQ(seen, expected);
 }
 
 }  // namespace seen_tokens

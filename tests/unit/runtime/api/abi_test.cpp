@@ -61,7 +61,7 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, replicate_output, 136, 4);
   EXPECT_FIELD(leanattn_problem, second_cache, 140, 4);
   EXPECT_FIELD(leanattn_problem, spans, 144, 4);
-  EXPECT_FIELD(leanattn_problem, reserved2, 148, 4);
+  EXPECT_FIELD(leanattn_problem, packed_kv, 148, 4);
 }
 
 TEST(Abi, PlanOptions) {
@@ -189,7 +189,7 @@ TEST(Abi, MergeArgs) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 472u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 480u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -254,6 +254,7 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, second_max_pages, 456, 4);
   EXPECT_FIELD(leanattn_decode_args, reserved3, 460, 4);
   EXPECT_FIELD(leanattn_decode_args, spans, 464, 8);
+  EXPECT_FIELD(leanattn_decode_args, kv_offsets, 472, 8);
 }
 
 TEST(Abi, GroupOptions) {

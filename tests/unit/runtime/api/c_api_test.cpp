@@ -483,8 +483,10 @@ TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
   EXPECT_EQ(detail::to_c(cxx).rope_dim, 96);
   EXPECT_EQ(detail::to_c(cxx).batch_invariant, 1);
   EXPECT_EQ(detail::to_c(cxx).spans, 0);
-  cxx.spans = true;
+  EXPECT_EQ(detail::to_c(cxx).packed_kv, 0);
+  cxx.spans = cxx.packed_kv = true;
   EXPECT_EQ(detail::to_c(cxx).spans, 1);
+  EXPECT_EQ(detail::to_c(cxx).packed_kv, 1);
 
   DecodeArgs args;
   args.page_table = reinterpret_cast<std::int32_t*>(0x10), args.q_offsets = reinterpret_cast<std::int32_t*>(0x20);
@@ -495,6 +497,7 @@ TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
   args.kv_scale_stride_head = 5, args.kv_scale_stride_token = 6, args.pool_pages = 7, args.max_pages = 8;
   args.k_new = reinterpret_cast<void*>(0x80), args.v_new = reinterpret_cast<void*>(0x90);
   args.rope_table = reinterpret_cast<float*>(0xa0), args.spans = reinterpret_cast<std::int32_t*>(0xb0);
+  args.kv_offsets = reinterpret_cast<std::int32_t*>(0xc0);
   args.k_new_stride_batch = 9, args.k_new_stride_token = 10, args.k_new_stride_head = 11;
   args.v_new_stride_batch = 12, args.v_new_stride_token = 13, args.v_new_stride_head = 14;
   const leanattn_decode_args c_args = detail::to_c(args);
@@ -502,6 +505,7 @@ TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
   EXPECT_EQ(c_args.v_new, args.v_new);
   EXPECT_EQ(c_args.rope_table, args.rope_table);
   EXPECT_EQ(c_args.spans, args.spans);
+  EXPECT_EQ(c_args.kv_offsets, args.kv_offsets);
   EXPECT_EQ(c_args.k_new_stride_batch, 9);
   EXPECT_EQ(c_args.k_new_stride_token, 10);
   EXPECT_EQ(c_args.k_new_stride_head, 11);

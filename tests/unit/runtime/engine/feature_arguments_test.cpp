@@ -121,6 +121,22 @@ TEST_F(FeatureArguments, ArraysArriveWhereTheKernelLooks) {
   EXPECT_EQ(block.v_scale, at<float>(0x7604));
 }
 
+TEST_F(FeatureArguments, PackedKeysAndValuesHaveOneStrideAndOffsetsInPlaceOfLengths) {
+  refuses("kv_offsets is given, but this plan's problem has not packed_kv",
+          [&] { args.kv_offsets = at<std::int32_t>(0x7104); });
+  features().packed_kv = true;
+  args.context_lengths = nullptr, args.kv_offsets = at<std::int32_t>(0x7104);
+  refuses("kv_offsets is null", [&] { args.kv_offsets = nullptr; });
+  refuses("kv_offsets is 0x7102", [&] { args.kv_offsets = at<std::int32_t>(0x7102); });
+  refuses("context_lengths is given, but this plan's problem has packed_kv",
+          [&] { args.context_lengths = at<std::int32_t>(0x7204); });
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.context_lengths, at<int>(0x7104));
+  EXPECT_EQ(block.k_stride_batch, block.k_stride_token);
+  EXPECT_EQ(block.v_stride_batch, block.v_stride_token);
+  EXPECT_EQ(block.context_capacity, args.context_capacity);
+}
+
 TEST_F(FeatureArguments, SpansReachTheKernelThatHasThem) {
   features().q_len = 4, features().ragged_q = features().spans = true;
   args.q_offsets = at<std::int32_t>(0x7104), args.spans = at<std::int32_t>(0x7208);

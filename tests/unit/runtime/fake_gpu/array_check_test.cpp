@@ -173,6 +173,19 @@ TEST_F(ArrayChecks, NameTheFirstSpanThatDoesNotHoldItsQueryTokensOrOverlapsAnoth
   expect(1, {0, 0}, "spans[1], of query token 1 of request 0, is 0 to 0");
 }
 
+TEST_F(ArrayChecks, NameTheFirstOffsetOfPackedKeysThatFallsOrLeavesTheRows) {
+  problem_.features.packed_kv = true, problem_.features.page_size = 0;
+  std::vector<int> offsets{0, 40, 40, 64};  // the capacity
+  args_.context_lengths = offsets.data(), args_.page_table = nullptr;
+  EXPECT_EQ(finds(), "");
+  offsets[3] = 65;
+  EXPECT_EQ(finds(), "kv_offsets[2] is 40 and kv_offsets[3] 65, and k and v have 64 rows");
+  offsets[2] = 39;
+  EXPECT_EQ(finds(), "kv_offsets[1] is 40 and kv_offsets[2] 39, and k and v have 64 rows");
+  offsets[0] = -1;
+  EXPECT_EQ(finds(), "kv_offsets[0] is -1 and kv_offsets[1] 40, and k and v have 64 rows");
+}
+
 TEST_F(ArrayChecks, LookAtPagesThatASpanShowsBesideTheWindow) {
   problem_.features.q_len = 4, problem_.features.ragged_q = problem_.features.spans = true;
   problem_.features.window = 2;  // request 0 sees tokens 35 to 39

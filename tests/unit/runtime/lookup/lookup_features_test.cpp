@@ -359,6 +359,8 @@ DecodeProblem any_problem() {
     f.score.clear();
     if (f.mask == QueryMask::tree) f.mask = QueryMask::causal;
   }
+  f.packed_kv = *rc::gen::inRange(0, 4) == 0;
+  if (f.packed_kv && !validate(f)) f.packed_kv = false;
   return canonical(problem);
 }
 
