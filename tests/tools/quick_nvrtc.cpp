@@ -9,53 +9,27 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <regex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "runtime/cuda/dynamic_library.hpp"
-#include "runtime/cuda/nvrtc.hpp"
+#include "tests/tools/nvrtc_behind.hpp"
 
 namespace {
-
-using leanattn::DynamicLibrary;
 
 /// The first line of a log, and a variable's value in the cubin, where kernels are empty.
 constexpr const char* kMark = "quick_nvrtc checked the source and compiled empty kernels of the same names";
 
-/// The NVRTC behind this one; its functions are null where none is found.
-struct Behind {
-#define LEANATTN_DECLARE(name) decltype(&::name) name = nullptr;
-  LEANATTN_NVRTC_FUNCTIONS(LEANATTN_DECLARE)
-#undef LEANATTN_DECLARE
-  bool quick = false;
-};
+const NvrtcBehind& behind() { return nvrtc_behind(); }
 
-Behind open_behind() {
-  namespace fs = std::filesystem;
-  const fs::path own = fs::path(DynamicLibrary::path_of(reinterpret_cast<const void*>(&nvrtcVersion))).parent_path();
-  std::vector<std::string> candidates = leanattn::nvrtc_candidates({});
-  std::erase_if(candidates, [&](const std::string& candidate) {
-    std::error_code error;
-    return fs::equivalent(fs::path(candidate).parent_path(), own, error);
-  });
-  Behind behind;
-  const DynamicLibrary library = DynamicLibrary::open_first(candidates, nullptr);
-#define LEANATTN_RESOLVE(name) behind.name = reinterpret_cast<decltype(behind.name)>(library.symbol(#name));
-  LEANATTN_NVRTC_FUNCTIONS(LEANATTN_RESOLVE)
-#undef LEANATTN_RESOLVE
-  const char* quick = std::getenv("QUICK_NVRTC");
-  behind.quick = quick != nullptr && std::string_view(quick) == "1";
-  return behind;
-}
-
-/// Opened by the first call, and never closed: exit handlers may compile.
-const Behind& behind() {
-  static const Behind& opened = *new Behind(open_behind());
-  return opened;
+bool quick() {
+  static const bool asked = [] {
+    const char* value = std::getenv("QUICK_NVRTC");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  return asked;
 }
 
 /// What an nvrtcProgram of this library points to.
@@ -117,7 +91,7 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* handle) {
 
 nvrtcResult nvrtcCompileProgram(nvrtcProgram handle, int count, const char* const* options) {
   Program& program = program_of(handle);
-  const std::string kernels = behind().quick ? empty_kernels(program.source) : "";
+  const std::string kernels = quick() ? empty_kernels(program.source) : "";
   if (kernels.empty()) return behind().nvrtcCompileProgram(program.given, count, options);
   std::vector<const char*> check(options, options + count);
   check.push_back("--fdevice-syntax-only");

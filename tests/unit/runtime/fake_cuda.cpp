@@ -1,6 +1,7 @@
 // fake_cuda.cpp -- the functions of driver.hpp's table on a FakeGpu.
 #include "tests/unit/runtime/fake_cuda.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -31,17 +32,21 @@ struct CUevent_st {
 };
 struct CUgraph_st {
   std::vector<FakeLaunch> launches;
+  std::vector<FakeWork> work;
   std::vector<FakeUserObject> retained;
 };
 struct CUgraphExec_st {
   std::vector<FakeLaunch> launches;
+  std::vector<FakeWork> work;
   std::vector<FakeUserObject> retained;
 };
 struct CUkern_st {
   std::string name;
+  std::shared_ptr<const void> library;  // of the executor
 };
 struct CUlib_st {
   std::string image;
+  std::shared_ptr<const void> loaded;  // by the executor
   std::map<std::string, CUkern_st> kernels;
 };
 
@@ -55,7 +60,7 @@ thread_local std::vector<CUcontext> contexts_below;  // that were current when i
 thread_local CUstream_st per_thread_stream;          // CU_STREAM_PER_THREAD of this thread
 int capturing_streams = 0;
 thread_local CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-std::map<CUdeviceptr, std::size_t> buffer_sizes;
+std::map<CUdeviceptr, std::size_t> buffer_sizes, pinned_sizes;
 
 /// Counts the call, and returns the status with which the test wants it to fail, if any.
 std::optional<CUresult> enter(const char* name) {
@@ -74,6 +79,26 @@ CUstream meant(CUstream handle) {
   return handle == CU_STREAM_LEGACY ? nullptr : handle;
 }
 
+/// Gives work to the executor, or to the graph of a capture that an executor shall launch. Without one, what is to be
+/// done with memory is done at once.
+void submit(CUstream handle, FakeWork work) {
+  CUstream const stream = meant(handle);
+  if (!gpu.executor.enqueue) {
+    if (work.memory) work.memory();
+  } else if (stream != nullptr && stream->capturing) {
+    stream->graph->work.push_back(std::move(work));
+  } else {
+    gpu.executor.enqueue(stream, std::move(work));
+  }
+}
+/// Waits for all work. A kernel that fails takes the context with it.
+CUresult finish() {
+  if (!gpu.executor.finish) return CUDA_SUCCESS;
+  const CUresult status = gpu.executor.finish();
+  if (status != CUDA_SUCCESS && current_context != nullptr) current_context->lost = status;
+  return current_context != nullptr ? current_context->lost : status;
+}
+
 bool valid_device(CUdevice device) {
   return device >= 0 && device < gpu.devices && device < static_cast<int>(std::size(primary_contexts));
 }
@@ -87,10 +112,17 @@ int live_objects_now() {
   return gpu.live_objects();
 }
 
+std::vector<std::pair<CUdeviceptr, std::size_t>> fake_buffers() {
+  const std::lock_guard guard(mutex);
+  std::map<CUdeviceptr, std::size_t> all = buffer_sizes;
+  all.insert(pinned_sizes.begin(), pinned_sizes.end());
+  return {all.begin(), all.end()};
+}
+
 CUfunction fake_kernel(const std::string& name) {
   const std::lock_guard guard(mutex);
   static std::map<std::string, CUkern_st> kernels;
-  return reinterpret_cast<CUfunction>(&kernels.try_emplace(name, CUkern_st{name}).first->second);
+  return reinterpret_cast<CUfunction>(&kernels.try_emplace(name, CUkern_st{name, nullptr}).first->second);
 }
 
 #define LOCKED() const std::lock_guard guard(mutex)
@@ -237,7 +269,7 @@ CUresult cuCtxSynchronize() {
   ENTER(cuCtxSynchronize);
   NEED_CONTEXT();
   NOT_UNDER_CAPTURE();
-  return CUDA_SUCCESS;
+  return finish();
 }
 
 CUresult cuDeviceCanAccessPeer(int* reaches, CUdevice from, CUdevice to) {
@@ -281,7 +313,8 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t bytes) {
   NEED_CONTEXT();
   NOT_UNDER_CAPTURE();
   if (static_cast<std::int64_t>(bytes) > gpu.memory_bytes - gpu.allocated_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
-  *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  // The bytes behind it belong to no buffer.
+  *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, bytes / 256 * 256 + 512));
   buffer_sizes[*pointer] = bytes;
   gpu.allocated_bytes += static_cast<std::int64_t>(bytes);
   ++gpu.live_buffers;
@@ -290,6 +323,7 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t bytes) {
 CUresult cuMemFree(CUdeviceptr pointer) {
   LOCKED();
   if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  finish();
   const auto it = buffer_sizes.find(pointer);
   if (it == buffer_sizes.end()) return CUDA_ERROR_INVALID_VALUE;
   gpu.allocated_bytes -= static_cast<std::int64_t>(it->second);
@@ -310,40 +344,49 @@ CUresult cuMemAllocHost(void** memory, std::size_t bytes) {
   NEED_CONTEXT();
   NOT_UNDER_CAPTURE();
   *memory = std::malloc(bytes);
+  pinned_sizes[reinterpret_cast<CUdeviceptr>(*memory)] = bytes;
   ++gpu.live_pinned;
   return CUDA_SUCCESS;
 }
 CUresult cuMemFreeHost(void* memory) {
   LOCKED();
   if (current_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  finish();
+  pinned_sizes.erase(reinterpret_cast<CUdeviceptr>(memory));
   std::free(memory);
   --gpu.live_pinned;
   return CUDA_SUCCESS;
 }
-CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream) {
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream) {
   ENTER(cuMemcpyHtoDAsync);
-  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  // Memory of the host that is not pinned may change as soon as the call returns.
+  const std::string staged(static_cast<const char*>(from), bytes);
+  submit(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), staged.data(), bytes); }, nullptr});
   return CUDA_SUCCESS;
 }
-CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstream) {
+CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   ENTER(cuMemcpyDtoHAsync);
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  submit(stream, {[=] { std::memcpy(to, reinterpret_cast<const void*>(from), bytes); }, nullptr});
   return CUDA_SUCCESS;
 }
-CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream) {
-  std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  LOCKED();
+  submit(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, nullptr});
   return CUDA_SUCCESS;
 }
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream) {
-  std::memset(reinterpret_cast<void*>(to), value, count);
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) {
+  LOCKED();
+  submit(stream, {[=] { std::memset(reinterpret_cast<void*>(to), value, count); }, nullptr});
   return CUDA_SUCCESS;
 }
-CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t count, CUstream) {
-  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned short*>(to)[i] = value;
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, std::size_t count, CUstream stream) {
+  LOCKED();
+  submit(stream, {[=] { std::fill_n(reinterpret_cast<unsigned short*>(to), count, value); }, nullptr});
   return CUDA_SUCCESS;
 }
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUstream) {
-  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<unsigned*>(to)[i] = value;
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, std::size_t count, CUstream stream) {
+  LOCKED();
+  submit(stream, {[=] { std::fill_n(reinterpret_cast<unsigned*>(to), count, value); }, nullptr});
   return CUDA_SUCCESS;
 }
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
@@ -373,6 +416,7 @@ CUresult cuStreamCreate(CUstream* stream, unsigned) {
 }
 CUresult cuStreamDestroy(CUstream stream) {
   LOCKED();
+  finish();
   delete stream;
   --gpu.live_streams;
   return CUDA_SUCCESS;
@@ -380,7 +424,7 @@ CUresult cuStreamDestroy(CUstream stream) {
 CUresult cuStreamSynchronize(CUstream) {
   ENTER(cuStreamSynchronize);
   NOT_UNDER_CAPTURE();
-  return CUDA_SUCCESS;
+  return finish();
 }
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   const CUstream_st* const stream = meant(handle);
@@ -436,7 +480,7 @@ CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned, u
 }
 CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, unsigned long long) {
   ENTER(cuGraphInstantiate);
-  *exec = new CUgraphExec_st{graph->launches, graph->retained};
+  *exec = new CUgraphExec_st{graph->launches, graph->work, graph->retained};
   ++gpu.live_graph_execs;
   return CUDA_SUCCESS;
 }
@@ -446,6 +490,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     launch.stream = stream;
     gpu.launches.push_back(std::move(launch));
   }
+  for (const FakeWork& work : exec->work) submit(stream, work);
   return CUDA_SUCCESS;
 }
 CUresult cuGraphDestroy(CUgraph graph) {
@@ -483,11 +528,11 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent, CUstream) { return CUDA_SUCCESS; }
 CUresult cuEventSynchronize(CUevent) {
   ENTER(cuEventSynchronize);
-  return CUDA_SUCCESS;
+  return finish();
 }
 CUresult cuEventQuery(CUevent) {
   ENTER(cuEventQuery);
-  return CUDA_SUCCESS;
+  return finish();
 }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
   if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
@@ -510,7 +555,11 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
   std::memcpy(&table, static_cast<const char*>(code) + 40, 8);
   std::memcpy(&entry_size, static_cast<const char*>(code) + 58, 2);
   std::memcpy(&entries, static_cast<const char*>(code) + 60, 2);
-  *library = new CUlib_st{std::string(static_cast<const char*>(code), table + std::uint64_t{entry_size} * entries), {}};
+  std::shared_ptr<const void> loaded;
+  if (gpu.executor.load) loaded = gpu.executor.load(static_cast<const char*>(code));
+  if (gpu.executor.load && loaded == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
+  *library = new CUlib_st{
+      std::string(static_cast<const char*>(code), table + std::uint64_t{entry_size} * entries), loaded, {}};
   ++gpu.live_libraries;
   return CUDA_SUCCESS;
 }
@@ -523,7 +572,7 @@ CUresult cuLibraryUnload(CUlibrary library) {
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   ENTER(cuLibraryGetKernel);
   if (library->image.find(std::string("\0.text.", 7) + name + '\0') == std::string::npos) return CUDA_ERROR_NOT_FOUND;
-  *kernel = &library->kernels.try_emplace(name, CUkern_st{name}).first->second;
+  *kernel = &library->kernels.try_emplace(name, CUkern_st{name, library->loaded}).first->second;
   return CUDA_SUCCESS;
 }
 CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
@@ -542,9 +591,12 @@ CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) {
   *value = 0;
   return CUDA_SUCCESS;
 }
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int, std::size_t) {
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, std::size_t bytes) {
   ENTER(cuOccupancyMaxActiveBlocksPerMultiprocessor);
   *blocks = gpu.resident_ctas_per_sm;
+  const CUkern_st& kernel = *reinterpret_cast<CUkernel>(function);
+  if (kernel.library != nullptr)
+    *blocks = gpu.executor.resident_ctas_per_sm(kernel.library.get(), kernel.name, threads, bytes);
   return CUDA_SUCCESS;
 }
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -554,8 +606,15 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   map->opaque[0] = reinterpret_cast<std::uintptr_t>(address);
   if (gpu.quiet) return CUDA_SUCCESS;
   ENTER(cuTensorMapEncodeTiled);
-  gpu.tensor_maps.push_back(
-      {type, address, {sizes, sizes + rank}, {strides, strides + rank - 1}, {box, box + rank}, swizzle, promotion});
+  FakeTensorMap encoded{type,
+                        address,
+                        {sizes, sizes + rank},
+                        {strides, strides + rank - 1},
+                        {box, box + rank},
+                        swizzle,
+                        promotion};
+  if (gpu.encode) gpu.encode(map, encoded);
+  gpu.tensor_maps.push_back(std::move(encoded));
   return CUDA_SUCCESS;
 }
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void**) {
@@ -583,6 +642,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   }
   const CUstream_st* const stream = meant(config->hStream);
   const bool captured = stream != nullptr && stream->capturing;
+  const CUkern_st& kernel = *reinterpret_cast<CUkernel>(function);
+  if (kernel.library != nullptr) {
+    submit(config->hStream, {nullptr, gpu.executor.prepare(kernel.library.get(), kernel.name, *config, params)});
+  }
   if (!captured && gpu.run) gpu.run(launch.kernel, params);
   (captured ? stream->graph->launches : gpu.launches).push_back(std::move(launch));
   return CUDA_SUCCESS;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -29,10 +30,30 @@ struct FakeLaunch {
 struct FakeTensorMap {
   CUtensorMapDataType type{};
   const void* address = nullptr;
-  std::vector<cuuint64_t> sizes, strides;
+  std::vector<cuuint64_t> sizes, strides;  ///< strides of all dimensions but the first, bytes
   std::vector<cuuint32_t> box;
   CUtensorMapSwizzle swizzle{};
   CUtensorMapL2promotion promotion{};
+};
+
+/// What a stream is given to do: something with memory, or a launch that the executor has prepared.
+struct FakeWork {
+  std::function<void()> memory;
+  std::shared_ptr<const void> launch;
+};
+
+/// What executes kernels, where launches are not only recorded (tests/emulator). All of it or nothing is set.
+struct FakeExecutor {
+  /// What stands for the image of a library; null for an image that it cannot execute.
+  std::function<std::shared_ptr<const void>(const char* image)> load;
+  std::function<int(const void* library, const std::string& kernel, int threads, std::size_t shared_bytes)>
+      resident_ctas_per_sm;
+  /// Copies the parameters of a launch.
+  std::function<std::shared_ptr<const void>(const void* library, const std::string& kernel, const CUlaunchConfig& config,
+                                            void** params)>
+      prepare;
+  std::function<void(CUstream stream, FakeWork work)> enqueue;
+  std::function<CUresult()> finish;  ///< all work of all streams
 };
 
 struct FakeGpu {
@@ -55,6 +76,8 @@ struct FakeGpu {
   bool knows_pointers = false;  ///< every pointer but one is device memory
   CUdeviceptr unknown_pointer = 0;
   std::function<void(const std::string& kernel, void** params)> run;  ///< what stands for a launch outside captures
+  FakeExecutor executor;
+  std::function<void(CUtensorMap* map, const FakeTensorMap& encoded)> encode;  ///< what a tensor map is to hold
 
   // What has happened to it.
   std::vector<FakeTensorMap> tensor_maps;
@@ -76,6 +99,9 @@ struct FakeGpu {
 FakeGpu& fake_gpu();
 /// Its live_objects(), while other threads call the driver.
 int live_objects_now();
+
+/// The buffers of cuMemAlloc and cuMemAllocHost that live, as addresses and bytes, in their order.
+std::vector<std::pair<CUdeviceptr, std::size_t>> fake_buffers();
 
 /// A kernel of this name that no cubin has, for libraries that launch some of their own.
 CUfunction fake_kernel(const std::string& name);
