@@ -5,6 +5,7 @@
 
 #include "tests/emulator/decoder.hpp"
 #include "tests/emulator/lanewise.hpp"
+#include "tests/emulator/matrix.hpp"
 
 namespace emulator {
 namespace {
@@ -368,10 +369,7 @@ void select_move(Decoder& d) {
     case 16: handler = run_copy<unsigned __int128>; break;
     default: d.unknown();
   }
-  const Operand source = d.source(1, type), result = d.destination(0, type);
-  // The copy of an accumulator may be made while its matrix instruction is on its way.
-  if (d.is_pinned(source)) d.pin(result);
-  d.emit(handler, {result}, {source});
+  d.emit(handler, {d.destination(0, type)}, {d.source(1, type)});
 }
 
 /// cvta: between generic addresses and those of a space.
@@ -388,6 +386,8 @@ void select_convert_address(Decoder& d) {
 }
 
 }  // namespace
+
+const Handler kCopy32 = run_copy<u32>;
 
 Handler widening(Type from, Type to) {
   switch (from) {

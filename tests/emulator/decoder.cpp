@@ -1,5 +1,6 @@
 // decoder.cpp -- from statements to instructions: names become places, and widths are made to fit.
 #include "tests/emulator/decoder.hpp"
+#include "tests/emulator/matrix.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -254,6 +255,7 @@ class ModuleDecoder {
     add_lane_exchange(selects_);
     add_synchronisation(selects_);
     add_matrix(selects_);
+    add_warpgroup_matrix(selects_);
     add_copies(selects_);
   }
 
@@ -495,6 +497,12 @@ class ModuleDecoder {
         raw.places.push_back(label->second);
       }
     }
+    // Copies of accumulators may be made while their matrix instruction is on its way.
+    for (bool grows = true; grows;) {
+      grows = false;
+      for (const RawInstruction& raw : raws)
+        if (raw.in.run == kCopy32 && decoder_.pinned_.contains(raw.operands[1])) grows |= decoder_.pinned_.insert(raw.operands[0]).second;
+    }
     std::vector<Operand> places;
     const std::int64_t end = place_registers(raws, decoder_.widths_, decoder_.pinned_, begin, places);
     const auto place = [&](Operand o) {
@@ -510,7 +518,10 @@ class ModuleDecoder {
         raw.in.target = first + raw.places[0];
       }
       if (!raw.callee.empty()) calls_.emplace_back(program_->code.size(), raw.callee);
-      for (Operand& o : raw.operands) o = place(o);
+      for (Operand& o : raw.operands) {
+        raw.in.names_pinned = raw.in.names_pinned || decoder_.pinned_.contains(o);
+        o = place(o);
+      }
       raw.in.guard = place(raw.guard);
       raw.in.count = static_cast<std::uint16_t>(raw.operands.size());
       raw.in.operands = program_->operands.emplace_back(std::move(raw.operands)).data();

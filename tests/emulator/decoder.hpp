@@ -70,7 +70,6 @@ class Decoder {
   std::int64_t place_of(const Argument& a) const;
   /// Keeps a register at one place for all of the function.
   void pin(Operand number) { pinned_.insert(number); }
-  bool is_pinned(Operand number) const { return pinned_.contains(number); }
 
   RawInstruction& emit(Handler run, std::vector<Operand> results, std::vector<Operand> sources);
 
@@ -114,6 +113,7 @@ void add_memory(Selects& selects);
 void add_lane_exchange(Selects& selects);
 void add_synchronisation(Selects& selects);
 void add_matrix(Selects& selects);
+void add_warpgroup_matrix(Selects& selects);
 void add_copies(Selects& selects);
 void select_store_async(Decoder& decoder);
 

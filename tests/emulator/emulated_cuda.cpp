@@ -62,7 +62,7 @@ std::shared_ptr<const void> prepare(const void* library, const std::string& name
   launch->dynamic_shared_bytes = config.sharedMemBytes;
   const int threads = static_cast<int>(config.blockDimX * config.blockDimY * config.blockDimZ);
   launch->most_ctas = fake_gpu().sm_count * std::max(1, resident_ctas_per_sm(library, name, threads, config.sharedMemBytes));
-  launch->parameters.resize(static_cast<std::size_t>(launch->kernel->parameter_bytes));
+  launch->parameters.assign(launch->kernel->parameter_bytes, 0);
   for (std::size_t i = 0; i < launch->kernel->parameters.size(); ++i) {
     const Parameter& parameter = launch->kernel->parameters[i];
     std::memcpy(launch->parameters.data() + parameter.offset, params[i], static_cast<std::size_t>(parameter.bytes));

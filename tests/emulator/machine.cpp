@@ -54,9 +54,9 @@ void Machine::start_ctas(Launch& launch) {
         warp.launch = &launch;
         warp.machine = this;
         warp.index = static_cast<int>(i);
-        warp.register_file.assign(static_cast<std::size_t>(kernel.register_bytes) + 64, 0xff);
-        warp.local.assign(static_cast<std::size_t>(config.program->local_bytes) * kLanes, 0xff);
-        warp.registers = warp.register_file.data() + (64 - reinterpret_cast<std::uintptr_t>(warp.register_file.data()) % 64);
+        warp.register_file.assign(kernel.register_bytes, 0xff);
+        warp.local.assign(config.program->local_bytes * kLanes, 0xff);
+        warp.registers = warp.register_file.data();
         warp.constants = config.program->constants.data();
         const std::uint32_t lanes = std::min<std::uint32_t>(kLanes, threads - static_cast<std::uint32_t>(i) * kLanes);
         warp.live = lanes == kLanes ? kAllLanes : (1u << lanes) - 1;
@@ -134,15 +134,13 @@ void Machine::run(std::vector<LaunchConfig> configs) {
     launch.config = std::move(config);
     launch.ctas = std::int64_t{launch.config.grid.x} * launch.config.grid.y * launch.config.grid.z;
     launch.recent.resize(launch.config.program->code.size());
-    const auto allow = [&](const std::vector<unsigned char>& bytes, bool writable) {
-      const Range range{reinterpret_cast<std::uint64_t>(bytes.data()), bytes.size(), writable};
-      const auto behind = std::upper_bound(memory.begin(), memory.end(), range.begin,
-                                           [](std::uint64_t a, const Range& other) { return a < other.begin; });
-      if (!bytes.empty()) memory.insert(behind, range);
+    const auto allow = [&](const unsigned char* data, std::size_t bytes, bool writable) {
+      if (bytes > 0) memory.push_back({reinterpret_cast<std::uint64_t>(data), bytes, writable});
     };
-    allow(launch.config.parameters, false);
-    allow(launch.config.program->globals, true);
+    allow(launch.config.parameters.data(), launch.config.parameters.size(), false);
+    allow(launch.config.program->globals.data(), launch.config.program->globals.size(), true);
   }
+  std::sort(memory.begin(), memory.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (const auto& launch : launches_) start_ctas(*launch);
   while (true) {
     while (!events_.empty() && events_.top().time <= clock) {

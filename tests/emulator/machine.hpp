@@ -37,6 +37,26 @@ struct Range {
   bool writable = false;
 };
 
+/// Bytes that are aligned as the driver aligns what kernels are given.
+class AlignedBytes {
+ public:
+  void assign(std::int64_t bytes, unsigned char value) {
+    bytes_ = static_cast<std::size_t>(bytes);
+    lines_.resize((bytes_ + sizeof(Line) - 1) / sizeof(Line));
+    std::memset(lines_.data(), value, lines_.size() * sizeof(Line));
+  }
+  unsigned char* data() { return reinterpret_cast<unsigned char*>(lines_.data()); }
+  const unsigned char* data() const { return reinterpret_cast<const unsigned char*>(lines_.data()); }
+  std::size_t size() const { return bytes_; }
+
+ private:
+  struct alignas(256) Line {
+    unsigned char bytes[256];
+  };
+  std::vector<Line> lines_;
+  std::size_t bytes_ = 0;
+};
+
 struct Dim3 {
   std::uint32_t x = 1, y = 1, z = 1;
 };
@@ -50,7 +70,7 @@ struct LaunchConfig {
   Dim3 grid, block;
   std::int64_t dynamic_shared_bytes = 0;
   int most_ctas = 1;  ///< that run at once
-  std::vector<unsigned char> parameters;
+  AlignedBytes parameters;
 };
 
 struct Launch {
@@ -89,7 +109,7 @@ struct Warp {
   Launch* launch = nullptr;
   Machine* machine = nullptr;
   int index = 0;
-  std::vector<unsigned char> register_file, local;
+  AlignedBytes register_file, local;
   unsigned char* registers = nullptr;
   const unsigned char* constants = nullptr;
 

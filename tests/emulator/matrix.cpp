@@ -2,7 +2,6 @@
 // movmatrix. Lane 4 g + c holds rows g and g + 8 and, of each eight columns, columns 2 c and 2 c + 1.
 #include "tests/emulator/decoder.hpp"
 #include "tests/emulator/lanewise.hpp"
-#include "tests/emulator/matrix.hpp"
 
 namespace emulator {
 namespace {
@@ -123,8 +122,6 @@ void select_transpose(Decoder& d) {
 }
 
 }  // namespace
-
-void check_pending(Warp&, const Instruction&) {}
 
 void add_matrix(Selects& selects) {
   selects["mma"] = select_mma;

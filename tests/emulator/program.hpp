@@ -30,7 +30,7 @@ struct Instruction {
   std::uint16_t results = 0, count = 0;
   Operand guard = kNoOperand;
   bool guard_negated = false;
-  bool reads_pending = false;      ///< may name accumulators of matrix instructions that are not done
+  bool names_pinned = false;       ///< an operand may be an accumulator of a matrix instruction that is not done
   std::uint32_t target = 0;        ///< of a branch or a call
   std::int64_t immediate[2] = {};  ///< offsets of addresses, and what else the handler knows
   int line = 0;

@@ -182,8 +182,7 @@ void Warp::run(std::uint64_t turns) {
       exec &= in.guard_negated ? ~guard : guard;
     }
     if (exec != 0) {
-      if (matrix != nullptr) check_pending(*this, in);
-      in.run(*this, in);
+      if (!in.names_pinned || matrix == nullptr || !defers(*this, in)) in.run(*this, in);
     }
     pc = next;
     if (pc < limit && !stops) continue;
