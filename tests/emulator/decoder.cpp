@@ -41,11 +41,7 @@ void run_copy_local(Warp& w, const Instruction& in) {
     std::memmove(frame + to, frame + from, static_cast<std::size_t>(in.immediate[1]));
   });
 }
-void run_branch(Warp& w, const Instruction& in) {
-  std::uint32_t places[kLanes];
-  std::fill(std::begin(places), std::end(places), in.target);
-  w.jump(places);
-}
+void run_branch(Warp& w, const Instruction& in) { w.jump(in.target); }
 void run_call(Warp& w, const Instruction& in) {
   std::uint32_t back[kLanes];
   std::fill(std::begin(back), std::end(back), w.pc + 1);

@@ -9,8 +9,10 @@
 #include <map>
 #include <string>
 #include <unistd.h>
+#include <ctime>
 
 #include "tests/emulator/machine.hpp"
+#include "tests/emulator/native_checks.hpp"
 #include "tests/emulator/tensor_map.hpp"
 #include "tests/unit/runtime/fake_cuda.hpp"
 
@@ -24,7 +26,11 @@ std::int64_t number(const char* name, std::int64_t otherwise) {
 }
 int attribute(CUdevice_attribute which) { return fake_gpu().attributes[which]; }
 
-using Library = std::shared_ptr<const Program>;
+/// A library. `checks`: its kernels are those of checks, which the host executes.
+struct Library {
+  std::shared_ptr<const Program> program;
+  bool checks = false;
+};
 
 /// The text behind a cubin, a 64-bit ELF file that ends with a table of sections or of segments.
 std::shared_ptr<const void> load(const char* image) {
@@ -38,11 +44,11 @@ std::shared_ptr<const void> load(const char* image) {
   const char* const text = image + std::max(segments_end, sections_end);
   if (std::strncmp(text, "//", 2) != 0) return nullptr;  // another compiler's, which ends there
   if (const char* d = std::getenv("EMULATOR_DUMP")) { static int n = 0; FILE* f = std::fopen((std::string(d) + "/" + std::to_string(::getpid()) + "_" + std::to_string(n++) + ".ptx").c_str(), "w"); std::fputs(text, f); std::fclose(f); }
-  return std::make_shared<Library>(decode(text));
+  return std::make_shared<Library>(Library{decode(text), std::string_view(text).starts_with(kChecksMark)});
 }
 
 int resident_ctas_per_sm(const void* library, const std::string& name, int threads, std::size_t shared_bytes) {
-  const Program& program = **static_cast<const Library*>(library);
+  const Program& program = *static_cast<const Library*>(library)->program;
   const Kernel& kernel = program.kernels.find(name)->second;
   const auto shared = program.shared_bytes + static_cast<std::int64_t>(shared_bytes);
   std::int64_t ctas = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR) / shared;
@@ -53,8 +59,9 @@ int resident_ctas_per_sm(const void* library, const std::string& name, int threa
 
 std::shared_ptr<const void> prepare(const void* library, const std::string& name, const CUlaunchConfig& config,
                                     void** params) {
-  const Library& program = *static_cast<const Library*>(library);
+  const std::shared_ptr<const Program> program = static_cast<const Library*>(library)->program;
   auto launch = std::make_shared<LaunchConfig>();
+  launch->native = static_cast<const Library*>(library)->checks;
   launch->program = program;
   launch->kernel = &program->kernels.find(name)->second;
   launch->grid = {config.gridDimX, config.gridDimY, config.gridDimZ};
@@ -82,17 +89,22 @@ void enqueue(CUstream stream, FakeWork work) { streams[stream].push_back(std::mo
 CUresult finish() {
   while (true) {
     std::vector<LaunchConfig> launches;
+    bool ran = false;
     for (auto& [stream, work] : streams) {
       for (; !work.empty() && work.front().memory; work.pop_front()) work.front().memory();
       if (work.empty()) continue;
-      launches.push_back(*static_cast<const LaunchConfig*>(work.front().launch.get()));
+      const auto& launch = *static_cast<const LaunchConfig*>(work.front().launch.get());
+      ran = true;
+      if (!launch.native || !run_native_check(launch)) launches.push_back(launch);
       work.pop_front();
     }
-    if (launches.empty()) return CUDA_SUCCESS;
+    if (!ran) return CUDA_SUCCESS;
     machine().memory.clear();
     for (const auto& [address, bytes] : fake_buffers()) machine().memory.push_back({address, bytes, true});
     try {
+      const auto before = machine().executed; const auto tt = [] { timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); return double(t.tv_sec) * 1e6 + double(t.tv_nsec) / 1e3; }; const auto t0 = tt(); std::string names; for (auto& l : launches) names += " " + l.kernel->name + "x" + std::to_string(l.grid.x);
       machine().run(std::move(launches));
+      if (std::getenv("EMULATOR_STATS")) std::fprintf(stderr, "%8.3f s %8.1f M %s\n", (tt() - t0) / 1e6, double(machine().executed - before) / 1e6, names.c_str());
     } catch (const Fault& fault) {
       std::fprintf(stderr, "emulator: %s\n", fault.what());
       streams.clear();

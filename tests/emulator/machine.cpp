@@ -17,6 +17,12 @@ std::uint64_t Machine::draw(std::uint64_t below) {
   return random() % std::max<std::uint64_t>(1, below >> bits % (64 - static_cast<unsigned>(__builtin_clzll(below | 1))));
 }
 
+Range Machine::range_near(std::uint64_t address) const {
+  const auto behind = std::upper_bound(memory.begin(), memory.end(), address,
+                                       [](std::uint64_t a, const Range& range) { return a < range.begin; });
+  return behind == memory.begin() ? Range{} : *std::prev(behind);
+}
+
 void Cta::complete_barriers() {
   for (NamedBarrier& barrier : barriers) {
     const std::uint32_t expected = barrier.expected != 0 ? barrier.expected : live_warps * kLanes;

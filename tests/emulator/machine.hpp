@@ -69,7 +69,8 @@ struct LaunchConfig {
   const Kernel* kernel = nullptr;
   Dim3 grid, block;
   std::int64_t dynamic_shared_bytes = 0;
-  int most_ctas = 1;  ///< that run at once
+  int most_ctas = 1;     ///< that run at once
+  bool native = false;  ///< what the host executes instead (native_checks.hpp)
   AlignedBytes parameters;
 };
 
@@ -157,13 +158,17 @@ struct Warp {
   /// Host memory behind an address, of which so many bytes are used.
   unsigned char* global(const Instruction& in, std::uint64_t address, std::uint64_t bytes, bool writes) const;
   unsigned char* shared(const Instruction& in, std::uint64_t address, std::uint64_t bytes) const;
+  /// The same without a look at the alignment; null where it would be a fault.
+  unsigned char* global_if(const Instruction& in, std::uint64_t address, std::uint64_t bytes, bool writes) const;
+  unsigned char* shared_if(std::uint64_t address, std::uint64_t bytes) const;
   unsigned char* local_memory(const Instruction& in, std::uint64_t address, std::uint64_t bytes, int lane);
 
   /// Whether all of `members` that live execute this instruction. If not, the fragment waits for them, and comes back.
   bool together(std::uint32_t members, bool anywhere = false);
   /// The lanes that execute have ended.
   void exit();
-  /// The lanes that execute go on at the given places.
+  /// The lanes that execute go on at a place, or each at its own.
+  void jump(std::uint32_t place);
   void jump(const std::uint32_t* places);
   /// The lanes that execute wait, and then execute the instruction again (`again`) or what follows it. What they wait
   /// for stands in the fragment that is returned.
@@ -228,6 +233,8 @@ struct Machine {
   void at(std::uint64_t time, std::function<void()> happen) {
     events_.push({time, ++event_order_, std::move(happen)});
   }
+  /// The buffer that starts at an address, or is the next one below.
+  Range range_near(std::uint64_t address) const;
   void progress() { progress_at = executed; }
   /// A number below `below`, small ones more often.
   std::uint64_t draw(std::uint64_t below);

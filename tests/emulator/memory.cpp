@@ -28,13 +28,49 @@ unsigned char* memory_at(Warp& w, const Instruction& in, u64 address, u64 bytes,
   return w.global(in, address, bytes, writes);
 }
 
+/// The host's memory behind `bytes` at each address of the lanes that execute, if it is near that of the others and all
+/// of it may be touched: the distance of addresses from memory, which is the same for all of them. Otherwise, lanes
+/// have to be looked at one by one, which also says what is wrong.
+template <Space kSpace>
+const unsigned char* memory_of_all(Warp& w, const Instruction& in, const u64* addresses, u64 bytes, bool writes) {
+  if constexpr (kSpace == Space::local) return nullptr;
+  const u64 first = addresses[__builtin_ctz(w.exec)];
+  u64 lowest = first, highest = first, bits = first;
+  for (u32 lane = 0; lane < kLanes; ++lane) {
+    const u64 address = (w.exec >> lane & 1) != 0 ? addresses[lane] : first;
+    lowest = address < lowest ? address : lowest;
+    highest = address > highest ? address : highest;
+    bits |= address;
+  }
+  const auto offset = static_cast<u64>(in.immediate[0]);
+  if (((bits | offset) & (bytes - 1)) != 0) return nullptr;
+  const unsigned char* from = nullptr;
+  if (kSpace == Space::shared || (kSpace == Space::generic && lowest >= kSharedWindow && highest < kLocalWindow)) {
+    from = w.shared_if(lowest + offset, highest - lowest + bytes);
+  } else if (kSpace == Space::global || (kSpace == Space::generic && highest < kSharedWindow)) {
+    from = w.global_if(in, lowest + offset, highest - lowest + bytes, writes);
+  }
+  return from == nullptr ? nullptr : from - (lowest + offset);
+}
+
 template <class T, Space kSpace>
 void run_load(Warp& w, const Instruction& in) {
   const u64* const addresses = w.at<u64>(in, in.results);
   const auto bytes = sizeof(T) * in.results;
+  const auto offset = static_cast<u64>(in.immediate[0]);
+  if (const unsigned char* base = memory_of_all<kSpace>(w, in, addresses, bytes, false); base != nullptr) {
+    // Results may be the register of the addresses, which are therefore read first.
+    u64 from[kLanes];
+    std::memcpy(from, addresses, sizeof from);
+    for (int k = 0; k < in.results; ++k) {
+      T* const to = w.at<T>(in, k);
+      const unsigned char* const source = base + offset + k * sizeof(T);
+      w.for_each_lane([&](int lane) { std::memcpy(to + lane, source + from[lane], sizeof(T)); });
+    }
+    return;
+  }
   w.for_each_lane([&](int lane) {
-    const u64 address = addresses[lane] + static_cast<u64>(in.immediate[0]);
-    const unsigned char* from = memory_at<kSpace>(w, in, address, bytes, false, lane);
+    const unsigned char* from = memory_at<kSpace>(w, in, addresses[lane] + offset, bytes, false, lane);
     for (int k = 0; k < in.results; ++k) std::memcpy(w.at<T>(in, k) + lane, from + k * sizeof(T), sizeof(T));
   });
 }
@@ -43,9 +79,11 @@ template <class T, Space kSpace>
 void run_store(Warp& w, const Instruction& in) {
   const u64* const addresses = w.at<u64>(in, 0);
   const int values = in.count - 1;
+  const auto offset = static_cast<u64>(in.immediate[0]);
+  const unsigned char* base = memory_of_all<kSpace>(w, in, addresses, sizeof(T) * static_cast<u64>(values), true);
   w.for_each_lane([&](int lane) {
-    const u64 address = addresses[lane] + static_cast<u64>(in.immediate[0]);
-    unsigned char* to = memory_at<kSpace>(w, in, address, sizeof(T) * static_cast<u64>(values), true, lane);
+    auto* to = const_cast<unsigned char*>(base) + addresses[lane] + offset;
+    if (base == nullptr) to = memory_at<kSpace>(w, in, addresses[lane] + offset, sizeof(T) * static_cast<u64>(values), true, lane);
     for (int k = 0; k < values; ++k) std::memcpy(to + static_cast<std::size_t>(k) * sizeof(T), w.at<T>(in, k + 1) + lane, sizeof(T));
   });
   if constexpr (kSpace != Space::local) w.machine->progress();

@@ -23,37 +23,44 @@ void Warp::fault(const Instruction& in, const std::string& what) const {
   throw Fault(text.str());
 }
 
-unsigned char* Warp::global(const Instruction& in, std::uint64_t address, std::uint64_t bytes, bool writes) const {
-  if (address % bytes != 0 && bytes <= 16) fault(in, "misaligned address " + hexadecimal(address));
+unsigned char* Warp::global_if(const Instruction& in, std::uint64_t address, std::uint64_t bytes, bool writes) const {
+  const auto holds = [&](const Range& range) {
+    return address - range.begin < range.bytes && range.bytes - (address - range.begin) >= bytes && range.writable >= writes;
+  };
   Range& recent = launch->recent[static_cast<std::size_t>(&in - launch->config.program->code.data())];
-  if (address - recent.begin >= recent.bytes || recent.bytes - (address - recent.begin) < bytes) {
-    const auto& memory = machine->memory;
-    auto behind = std::upper_bound(memory.begin(), memory.end(), address,
-                                   [](std::uint64_t a, const Range& range) { return a < range.begin; });
-    if (behind == memory.begin()) fault(in, hexadecimal(address) + " is no global memory");
-    recent = *std::prev(behind);
-    if (address - recent.begin >= recent.bytes || recent.bytes - (address - recent.begin) < bytes) {
-      fault(in, hexadecimal(address) + " is outside of the nearest buffer, which has " + std::to_string(recent.bytes) +
-                    " bytes from " + hexadecimal(recent.begin) + " on");
-    }
+  if (!holds(recent)) {
+    recent = machine->range_near(address);
+    if (!holds(recent)) return nullptr;
   }
-  if (writes && !recent.writable) fault(in, "a write to constant memory");
   return reinterpret_cast<unsigned char*>(address);
 }
 
-unsigned char* Warp::shared(const Instruction& in, std::uint64_t address, std::uint64_t bytes) const {
+unsigned char* Warp::global(const Instruction& in, std::uint64_t address, std::uint64_t bytes, bool writes) const {
+  if (bytes <= 16 && address % bytes != 0) fault(in, "misaligned address " + hexadecimal(address));
+  if (unsigned char* found = global_if(in, address, bytes, writes); found != nullptr) return found;
+  const Range near = machine->range_near(address);
+  fault(in, (writes ? "cannot write at " : "cannot read at ") + hexadecimal(address) + ": the nearest buffer has " +
+                std::to_string(near.bytes) + " bytes from " + hexadecimal(near.begin) + " on" +
+                (near.writable ? "" : " and is constant"));
+}
+
+unsigned char* Warp::shared_if(std::uint64_t address, std::uint64_t bytes) const {
   std::uint64_t at = address & ~kSharedWindow;
-  if (at % bytes != 0 && bytes <= 16) fault(in, "misaligned shared address " + hexadecimal(address));
   Cta* owner = cta;
   if (const std::uint64_t rank = at >> kRankShift; rank != 0) {
-    if (rank > cta->cluster->ctas.size()) fault(in, "shared memory of no CTA: " + hexadecimal(address));
+    if (rank > cta->cluster->ctas.size()) return nullptr;
     owner = cta->cluster->ctas[rank - 1].get();
-    if (owner->live_warps == 0) fault(in, "shared memory of a CTA that has ended");
+    if (owner->live_warps == 0) return nullptr;
     at &= (std::uint64_t{1} << kRankShift) - 1;
   }
-  if (at < kReservedShared || at + bytes > owner->shared.size())
-    fault(in, "shared address " + hexadecimal(at) + " of " + hexadecimal(owner->shared.size()) + " bytes");
-  return owner->shared.data() + at;
+  return at >= kReservedShared && at + bytes <= owner->shared.size() ? owner->shared.data() + at : nullptr;
+}
+
+unsigned char* Warp::shared(const Instruction& in, std::uint64_t address, std::uint64_t bytes) const {
+  if (bytes <= 16 && address % bytes != 0) fault(in, "misaligned shared address " + hexadecimal(address));
+  if (unsigned char* found = shared_if(address, bytes); found != nullptr) return found;
+  fault(in, "no shared memory is at " + hexadecimal(address & ~kSharedWindow) + ": the CTA has " +
+                hexadecimal(cta->shared.size()) + " bytes, and a CTA that has ended has none");
 }
 
 unsigned char* Warp::local_memory(const Instruction& in, std::uint64_t address, std::uint64_t bytes, int lane) {
@@ -86,24 +93,29 @@ void Warp::exit() {
   if (lanes == 0) stops = true;
 }
 
-void Warp::jump(const std::uint32_t* places) {
-  const std::uint32_t first = places[__builtin_ctz(exec)];
-  std::uint32_t same = 0;
-  for_each_lane([&](int lane) { same |= static_cast<std::uint32_t>(places[lane] == first) << lane; });
-  if (same == lanes) {
-    next = first;
+void Warp::jump(std::uint32_t place) {
+  if (exec == lanes) {
+    next = place;
     stops = !fragments.empty();
     return;
   }
-  if ((lanes & ~exec) != 0) fragments.push_back({.pc = pc + 1, .lanes = lanes & ~exec});
-  for (std::uint32_t left = exec; left != 0;) {
-    const std::uint32_t place = places[__builtin_ctz(left)];
+  fragments.push_back({.pc = pc + 1, .lanes = lanes & ~exec});
+  fragments.push_back({.pc = place, .lanes = exec});
+  lanes = 0;
+  stops = true;
+}
+
+void Warp::jump(const std::uint32_t* places) {
+  const std::uint32_t all = exec;
+  while (exec != 0) {
+    const std::uint32_t place = places[__builtin_ctz(exec)];
     std::uint32_t group = 0;
-    for (std::uint32_t l = left; l != 0; l &= l - 1)
-      if (places[__builtin_ctz(l)] == place) group |= l & -l;
+    for_each_lane([&](int lane) { group |= static_cast<std::uint32_t>(places[lane] == place) << lane; });
+    if (group == lanes) return jump(place);
     fragments.push_back({.pc = place, .lanes = group});
-    left &= ~group;
+    exec &= ~group;
   }
+  if ((lanes & ~all) != 0) fragments.push_back({.pc = pc + 1, .lanes = lanes & ~all});
   lanes = 0;
   stops = true;
 }
