@@ -1,0 +1,242 @@
+// emulator_test.cpp -- the emulator executes kernels rightly, and notices what is wrong with kernels in which a test has
+// planted a fault. CONTRIBUTING.md, "Kernels on the CPU", says how to run all of `verify` on it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/cubin/cubin_db.hpp"
+#include "generator/generator.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/cuda/gpu.hpp"
+#include "runtime/cuda/loaded_kernel.hpp"
+#include "runtime/lookup/specs.hpp"
+#include "tests/temporary_directory.hpp"
+#include "tests/thoroughness.hpp"
+#include "tuner/verify/compile_queue.hpp"
+#include "tuner/verify/planned_run.hpp"
+#include "tuner/verify/run_plan.hpp"
+#include "tuner/verify/runner.hpp"
+
+namespace leanattn {
+namespace {
+
+/// Before the library looks for NVRTC.
+[[gnu::constructor]] void find_nvrtc() { setenv("LEANATTN_NVRTC_DIR", EMULATED_NVRTC_DIR, 1); }
+
+class EmulatorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    device = device_facts(0).value();
+    context.emplace(Context::retain(0).value());
+  }
+
+  /// What the emulator says while `run` runs.
+  static std::string report_of(const std::function<void()>& run) {
+    testing::internal::CaptureStderr();
+    run();
+    return testing::internal::GetCapturedStderr();
+  }
+
+  DeviceFacts device;
+  std::optional<Context> context;
+};
+
+/// Small kernels in CUDA.
+class EmulatedSource : public EmulatorTest {
+ protected:
+  /// Launches kernel `run(unsigned* out)` of the source with one CTA, and returns the first `count` words of what it
+  /// wrote.
+  std::vector<unsigned> run(const std::string& source, unsigned threads, std::size_t count) {
+    const auto compiled = compile_source(source, device.arch, nullptr);
+    EXPECT_TRUE(compiled) << compiled.error().message << compiled.error().log;
+    const auto loaded = LoadedSource::load(*compiled);
+    EXPECT_TRUE(loaded);
+    const Stream stream = Stream::create().value();
+    const auto bytes = static_cast<std::int64_t>(count * sizeof(unsigned));
+    const DeviceBuffer out = DeviceBuffer::allocate(bytes).value();
+    std::vector<unsigned> words(count);
+    ended = launch_with(loaded->function("run").value(), {.grid_x = 1, .threads = threads}, stream.get(), out.data());
+    if (ended) ended = copy_to_host(words.data(), out.data(), bytes, stream);
+    return words;
+  }
+  Result<void> ended;
+};
+
+TEST_F(EmulatedSource, LanesThatPartMeetAgain) {
+  const auto words = run(R"(
+extern "C" __global__ void run(unsigned* out) {
+  const unsigned lane = threadIdx.x;
+  unsigned steps = 0;
+  for (unsigned i = 0; i < lane; i++) steps += i % 3 == 0 ? 2 : 1;
+  if (lane % 2 == 0) steps += __shfl_xor_sync(0x55555555u, steps, 2);
+  __syncwarp();
+  out[lane] = steps + 1000 * __popc(__ballot_sync(0xffffffffu, steps > 20));
+})",
+                         32, 32);
+  ASSERT_TRUE(ended) << ended.error().message;
+  std::vector<unsigned> expected(32);
+  const auto steps_of = [](unsigned lane) { return lane + (lane + 2) / 3; };
+  for (unsigned lane = 0; lane < 32; ++lane)
+    expected[lane] = steps_of(lane) + (lane % 2 == 0 ? steps_of(lane ^ 2) : 0);
+  const auto above = std::count_if(expected.begin(), expected.end(), [](unsigned steps) { return steps > 20; });
+  for (unsigned& steps : expected) steps += 1000 * static_cast<unsigned>(above);
+  EXPECT_EQ(words, expected);
+}
+
+TEST_F(EmulatedSource, WarpsMeetAtBarriersAndAddAtomically) {
+  const auto words = run(R"(
+extern "C" __global__ void run(unsigned* out) {
+  __shared__ unsigned sum, order[256];
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  order[atomicAdd(&sum, 1)] = threadIdx.x;
+  __syncthreads();
+  out[order[threadIdx.x]] = sum + threadIdx.x * 0;
+})",
+                         256, 256);
+  ASSERT_TRUE(ended) << ended.error().message;
+  EXPECT_EQ(words, std::vector<unsigned>(256, 256));
+}
+
+TEST_F(EmulatedSource, SaysWhereAReadLeavesItsBuffer) {
+  const std::string report = report_of([&] {
+    run("extern \"C\" __global__ void run(unsigned* out) { out[threadIdx.x] = out[threadIdx.x + 1]; }", 32, 32);
+  });
+  EXPECT_FALSE(ended);
+  EXPECT_NE(report.find("run, CTA 0, warp 0, lanes 0xffffffff"), std::string::npos) << report;
+  EXPECT_NE(report.find("cannot read at"), std::string::npos) << report;
+}
+
+TEST_F(EmulatedSource, SaysWhoWaitsAtABarrierThatNeverCompletes) {
+  const std::string report = report_of([&] {
+    run(R"(extern "C" __global__ void run(unsigned* out) {
+  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;" ::: "memory");
+  out[threadIdx.x] = 1;
+})",
+        64, 64);
+  });
+  EXPECT_FALSE(ended);
+  EXPECT_NE(report.find("deadlock"), std::string::npos) << report;
+  EXPECT_NE(report.find("bar.sync"), std::string::npos) << report;
+}
+
+/// Kernels of the generator, in whose sources faults are planted.
+class PlantedFaults : public EmulatorTest {
+ protected:
+  void SetUp() override {
+    EmulatorTest::SetUp();
+    // The kernels of checks, which take long to compile, are the same for all tests.
+    static const TemporaryDirectory directory;
+    static const std::unique_ptr<CubinCache> cubins = open_cubin_db(directory.path(), nullptr);
+    runner.emplace(VerifyRunner::create({}, device, cubins.get(), {}, nullptr).value());
+  }
+  void TearDown() override {
+    runner.reset();
+    EmulatorTest::TearDown();
+  }
+
+  KernelSpec spec_of(LoadPath load) const {
+    KernelSpec spec = base_spec(device.arch, DecodeProblem{.q_heads = 4, .kv_heads = 1, .head_dim = 128});
+    spec.load = load;
+    spec.warps = 4, spec.warp_tokens = 16, spec.stages = 2, spec.tile = 64, spec.ctas_per_sm = 1;
+    return spec;
+  }
+
+  /// What the check of a kernel says, with the emulator's report in front. "" where the results are right.
+  std::string check(LoadPath load, const std::vector<std::pair<std::string, std::string>>& edits) {
+    auto emitted = emit(spec_of(load));
+    if (!emitted) return ADD_FAILURE() << emitted.error().message, "";
+    for (const auto& [from, to] : edits) {
+      const auto at = emitted->source.find(from);
+      if (at == std::string::npos) return ADD_FAILURE() << "no longer in the source: " << from, "";
+      emitted->source.replace(at, from.size(), to);
+    }
+    const auto kernel = LoadedKernel::prepare(*emitted, nullptr);
+    if (!kernel) return ADD_FAILURE() << kernel.error().message << kernel.error().log, "";
+    auto decode_case =
+        runner->make_case(kernel->spec(), {.kv_heads = 2, .context_lengths = {1500, 3, 0}, .padded = true});
+    if (!decode_case) return ADD_FAILURE() << decode_case.error().message, "";
+    std::string outcome;
+    const std::string report = report_of([&] {
+      const auto compared = decode_case->check(*kernel, {5, 1}, runner->stream());
+      if (!compared) {
+        outcome = compared.error().message;
+      } else if (!compared->passed()) {
+        outcome = compared->first_failure;
+      }
+    });
+    return report + outcome;
+  }
+
+  std::optional<VerifyRunner> runner;
+};
+
+TEST_F(PlantedFaults, WithoutOneResultsAreRight) {
+  for (const LoadPath load : {LoadPath::tensor, LoadPath::cp_async}) EXPECT_EQ(check(load, {}), "");
+}
+
+TEST_F(PlantedFaults, AStageThatIsReadBeforeItsCopiesHaveLanded) {
+  EXPECT_NE(check(LoadPath::tensor, {{"wait_ring(args, full_barriers(ring, order.at), order.at.parity);", ""}}), "");
+  EXPECT_NE(check(LoadPath::cp_async, {{"\"cp.async.wait_group %0;\" ::\"n\"(kStages - 1)", "\"\" ::\"n\"(kStages - 1)"}}), "");
+}
+
+TEST_F(PlantedFaults, AStageThatIsFreedBeforeItIsRead) {
+  const std::string wait = "wait_ring(args, full_barriers(ring, order.at), order.at.parity);",
+                    free = "if (threadIdx.x % 32 == 0) arrive(empty_barriers(ring, order.at));";
+  EXPECT_NE(check(LoadPath::tensor, {{free, ""}, {wait, wait + free}}), "");
+}
+
+TEST_F(PlantedFaults, AnAccumulatorThatIsReadBeforeItIsThere) {
+  const std::string report = check(LoadPath::tensor, {{"\"wgmma.wait_group.sync.aligned %0;\"", "\"// %0\""}});
+  EXPECT_NE(report.find("reads an accumulator of a wgmma that has not been waited for"), std::string::npos) << report;
+}
+
+TEST_F(PlantedFaults, ABarrierWhoseCallersDisagree) {
+  const std::string report = check(LoadPath::tensor, {{"\"bar.sync 2, %0;\" ::\"n\"(kThreads + 32)", "\"bar.sync 2, %0;\" ::\"n\"(kThreads + 64)"}});
+  EXPECT_NE(report.find("a barrier of"), std::string::npos) << report;
+}
+
+TEST_F(PlantedFaults, AReadBehindAnArray) {
+  const std::string report = check(LoadPath::cp_async, {{"args.context_lengths[s.request + 1]", "args.context_lengths[s.request + 4000]"}});
+  EXPECT_NE(report.find("cannot read at"), std::string::npos) << report;
+}
+
+TEST(EmulatedKernels, AFewOfVerifysCasesAreRight) {
+  const DeviceFacts device = device_facts(0).value();
+  const Context context = Context::retain(0).value();
+  const TemporaryDirectory directory;
+  const std::unique_ptr<CubinCache> cubins = open_cubin_db(directory.path(), nullptr);
+  VerifyRunner runner = VerifyRunner::create({}, device, cubins.get(), {}, nullptr).value();
+  const RunPlan plan = plan_run(device.arch, {.quick = true});
+  std::int64_t cases = 0;
+  for (const RunPart& part : plan.parts) {
+    // Chunks of prompts take long, and ranks of a group are checked in another way.
+    if (part.rank_lengths || part.run.name == "prefill") continue;
+    const auto kernels = part.of(plan.kernels);
+    const std::size_t turns = (kernels.size() + 1) / 2;
+    std::vector<VerifyKernel> chosen;
+    for (std::size_t i = 0; i < kernels.size(); ++i)
+      if (in_turn(i % turns, turns)) chosen.push_back(kernels[i]);
+    CompileQueue queue(chosen, cubins.get());
+    PlannedRun run = part.run;
+    run.every_group_runs = false;
+    const auto ok = verify_planned(runner, chosen, queue, run);
+    ASSERT_TRUE(ok) << ok.error().message;
+  }
+  for (const VerifyGroup& group : runner.take_groups()) {
+    cases += group.cases;
+    EXPECT_EQ(group.failed, 0) << group.name << ": " << (group.failures.empty() ? "" : group.failures.front());
+  }
+  EXPECT_GT(cases, 0);
+}
+
+}  // namespace
+}  // namespace leanattn
