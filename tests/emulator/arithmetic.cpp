@@ -42,12 +42,30 @@ Handler of_bits(Type type, Make make) {
 }
 template <class T>
 struct Wider;
-template <> struct Wider<u16> { using type = u32; };
-template <> struct Wider<s16> { using type = s32; };
-template <> struct Wider<u32> { using type = u64; };
-template <> struct Wider<s32> { using type = s64; };
-template <> struct Wider<u64> { using type = unsigned __int128; };
-template <> struct Wider<s64> { using type = __int128; };
+template <>
+struct Wider<u16> {
+  using type = u32;
+};
+template <>
+struct Wider<s16> {
+  using type = s32;
+};
+template <>
+struct Wider<u32> {
+  using type = u64;
+};
+template <>
+struct Wider<s32> {
+  using type = s64;
+};
+template <>
+struct Wider<u64> {
+  using type = unsigned __int128;
+};
+template <>
+struct Wider<s64> {
+  using type = __int128;
+};
 template <class T>
 using Unsigned = std::make_unsigned_t<T>;
 
@@ -78,20 +96,37 @@ u32 both_halves(u32 a, u32 b, bool bf16, F f) {
   return one(0) | one(16) << 16;
 }
 
-struct Add { template <class T> T operator()(T a, T b) const { return a + b; } };
-struct Subtract { template <class T> T operator()(T a, T b) const { return a - b; } };
-struct Multiply { template <class T> T operator()(T a, T b) const { return a * b; } };
+struct Add {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct Subtract {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a - b;
+  }
+};
+struct Multiply {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a * b;
+  }
+};
 struct Least {
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b;
+    if constexpr (std::is_floating_point_v<T>)
+      return a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b;
     return a < b ? a : b;
   }
 };
 struct Most {
   template <class T>
   T operator()(T a, T b) const {
-    if constexpr (std::is_floating_point_v<T>) return a != a ? b : b != b ? a : a > b || (a == b && std::signbit(b)) ? a : b;
+    if constexpr (std::is_floating_point_v<T>)
+      return a != a ? b : b != b ? a : a > b || (a == b && std::signbit(b)) ? a : b;
     return a > b ? a : b;
   }
 };
@@ -99,10 +134,8 @@ struct Most {
 /// Instructions of two operands that exist for floats and, in modular arithmetic, for integers.
 template <class F>
 Handler two_operands(Type type, bool ftz) {
-  if (type == Type::f16x2)
-    return lanewise<u32, u32, u32>([](u32 a, u32 b) { return both_halves(a, b, false, F{}); });
-  if (type == Type::bf16x2)
-    return lanewise<u32, u32, u32>([](u32 a, u32 b) { return both_halves(a, b, true, F{}); });
+  if (type == Type::f16x2) return lanewise<u32, u32, u32>([](u32 a, u32 b) { return both_halves(a, b, false, F{}); });
+  if (type == Type::bf16x2) return lanewise<u32, u32, u32>([](u32 a, u32 b) { return both_halves(a, b, true, F{}); });
   if (type == Type::f16)
     return lanewise<u16, u16, u16>([](u16 a, u16 b) { return to_f16(F{}(from_f16(a), from_f16(b))); });
   if (type == Type::bf16)
@@ -137,7 +170,8 @@ void select_multiply(Decoder& d) {
     using T = decltype(x);
     using W = typename Wider<T>::type;
     if constexpr (sizeof(T) < 8) {
-      if (wide) return lanewise<W, T, T>([](T a, T b) { return static_cast<W>(static_cast<W>(a) * static_cast<W>(b)); });
+      if (wide)
+        return lanewise<W, T, T>([](T a, T b) { return static_cast<W>(static_cast<W>(a) * static_cast<W>(b)); });
     }
     return lanewise<T, T, T>(
         [](T a, T b) { return static_cast<T>(static_cast<W>(a) * static_cast<W>(b) >> sizeof(T) * 8); });
@@ -157,7 +191,8 @@ void select_multiply_add(Decoder& d) {
       using W = typename Wider<T>::type;
       if constexpr (sizeof(T) < 8) {
         return lanewise<W, T, T, W>([](T a, T b, W c) {
-          return static_cast<W>(static_cast<Unsigned<W>>(static_cast<W>(a) * static_cast<W>(b)) + static_cast<Unsigned<W>>(c));
+          return static_cast<W>(static_cast<Unsigned<W>>(static_cast<W>(a) * static_cast<W>(b)) +
+                                static_cast<Unsigned<W>>(c));
         });
       }
       return nullptr;
@@ -189,7 +224,8 @@ void select_multiply_add(Decoder& d) {
 float fma_down(float a, float b, float c) {
   const double sum = static_cast<double>(a) * b + c;
   const float nearest = static_cast<float>(sum);
-  return static_cast<double>(nearest) > sum ? std::nextafter(nearest, -std::numeric_limits<float>::infinity()) : nearest;
+  return static_cast<double>(nearest) > sum ? std::nextafter(nearest, -std::numeric_limits<float>::infinity())
+                                            : nearest;
 }
 
 void select_fma(Decoder& d) {
@@ -198,7 +234,8 @@ void select_fma(Decoder& d) {
   if (ftz) d.unknown("ftz");
   if (down) {
     if (type != Type::f32) d.unknown();
-    return emit_same(d, lanewise<float, float, float, float>([](float a, float b, float c) { return fma_down(a, b, c); }), type, 3);
+    return emit_same(
+        d, lanewise<float, float, float, float>([](float a, float b, float c) { return fma_down(a, b, c); }), type, 3);
   }
   Handler handler = of_floats(type, [](auto x) {
     using T = decltype(x);
@@ -215,11 +252,13 @@ void select_fma(Decoder& d) {
   };
   if (type == Type::f16x2) {
     handler = lanewise<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) {
-      return decltype(halves){}(a, b, c, [](u16 x) { return from_f16(x); }, [](float x) { return to_f16(x); });
+      return decltype(halves){}(
+          a, b, c, [](u16 x) { return from_f16(x); }, [](float x) { return to_f16(x); });
     });
   } else if (type == Type::bf16x2) {
     handler = lanewise<u32, u32, u32, u32>([](u32 a, u32 b, u32 c) {
-      return decltype(halves){}(a, b, c, [](u16 x) { return from_bf16(x); }, [](float x) { return to_bf16(x); });
+      return decltype(halves){}(
+          a, b, c, [](u16 x) { return from_bf16(x); }, [](float x) { return to_bf16(x); });
     });
   }
   emit_same(d, handler, type, 3);
@@ -238,7 +277,8 @@ void select_divide(Decoder& d) {
       using T = decltype(x);
       return lanewise<T, T, T>([](T a, T b) -> T {
         if (b == 0) return static_cast<T>(~T{0});
-        return std::is_signed_v<T> && b == static_cast<T>(-1) ? static_cast<T>(-static_cast<Unsigned<T>>(a)) : static_cast<T>(a / b);
+        return std::is_signed_v<T> && b == static_cast<T>(-1) ? static_cast<T>(-static_cast<Unsigned<T>>(a))
+                                                              : static_cast<T>(a / b);
       });
     });
   }
@@ -334,7 +374,8 @@ void select_function(Decoder& d) {
   const Type type = d.type();
   Handler handler = type == Type::f64 ? lanewise<double, double>(F{}) : nullptr;
   if (type == Type::f32) {
-    handler = ftz ? lanewise<float, float>([](float x) { return flushed(F{}(flushed(x))); }) : lanewise<float, float>(F{});
+    handler =
+        ftz ? lanewise<float, float>([](float x) { return flushed(F{}(flushed(x))); }) : lanewise<float, float>(F{});
   }
   emit_same(d, handler, type, 1);
 }
@@ -342,13 +383,48 @@ struct Exp2 {
   float operator()(float x) const { return exp2_approx(x); }
   double operator()(double x) const { return std::exp2(x); }
 };
-struct Log2 { template <class T> T operator()(T x) const { return std::log2(x); } };
-struct Tanh { template <class T> T operator()(T x) const { return std::tanh(x); } };
-struct Sine { template <class T> T operator()(T x) const { return std::sin(x); } };
-struct Cosine { template <class T> T operator()(T x) const { return std::cos(x); } };
-struct Root { template <class T> T operator()(T x) const { return std::sqrt(x); } };
-struct InverseRoot { template <class T> T operator()(T x) const { return 1 / std::sqrt(x); } };
-struct Inverse { template <class T> T operator()(T x) const { return 1 / x; } };
+struct Log2 {
+  template <class T>
+  T operator()(T x) const {
+    return std::log2(x);
+  }
+};
+struct Tanh {
+  template <class T>
+  T operator()(T x) const {
+    return std::tanh(x);
+  }
+};
+struct Sine {
+  template <class T>
+  T operator()(T x) const {
+    return std::sin(x);
+  }
+};
+struct Cosine {
+  template <class T>
+  T operator()(T x) const {
+    return std::cos(x);
+  }
+};
+struct Root {
+  template <class T>
+  T operator()(T x) const {
+    return std::sqrt(x);
+  }
+};
+struct InverseRoot {
+  template <class T>
+  T operator()(T x) const {
+    return 1 / std::sqrt(x);
+  }
+};
+struct Inverse {
+  template <class T>
+  T operator()(T x) const {
+    return 1 / x;
+  }
+};
 
 // Logic. Predicates are words of bits.
 template <class F>
@@ -367,10 +443,27 @@ void select_logic(Decoder& d) {
                     }),
             type, 2);
 }
-struct And { template <class T> T operator()(T a, T b) const { return a & b; } };
-struct Or { template <class T> T operator()(T a, T b) const { return a | b; } };
-struct ExclusiveOr { template <class T> T operator()(T a, T b) const { return a ^ b; } };
-struct Not { u32 operator()(u32 a, u32) const { return ~a; } };
+struct And {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a & b;
+  }
+};
+struct Or {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a | b;
+  }
+};
+struct ExclusiveOr {
+  template <class T>
+  T operator()(T a, T b) const {
+    return a ^ b;
+  }
+};
+struct Not {
+  u32 operator()(u32 a, u32) const { return ~a; }
+};
 
 void select_not(Decoder& d) {
   const Type type = d.type();
@@ -391,12 +484,14 @@ void select_shift(Decoder& d) {
   if (left) {
     handler = of_bits(type, [](auto x) {
       using T = decltype(x);
-      return lanewise<T, T, u32>([](T a, u32 n) { return n >= sizeof(T) * 8 ? T{0} : static_cast<T>(static_cast<u64>(a) << n); });
+      return lanewise<T, T, u32>(
+          [](T a, u32 n) { return n >= sizeof(T) * 8 ? T{0} : static_cast<T>(static_cast<u64>(a) << n); });
     });
   } else if (is_signed(type)) {
     handler = of_integers(type, [](auto x) {
       using T = decltype(x);
-      return lanewise<T, T, u32>([](T a, u32 n) { return static_cast<T>(a >> (n >= sizeof(T) * 8 ? sizeof(T) * 8 - 1 : n)); });
+      return lanewise<T, T, u32>(
+          [](T a, u32 n) { return static_cast<T>(a >> (n >= sizeof(T) * 8 ? sizeof(T) * 8 - 1 : n)); });
     });
   } else {
     handler = of_bits(type, [](auto x) {
@@ -415,10 +510,18 @@ void select_funnel_shift(Decoder& d) {
   const Type type = d.type();
   if (type != Type::b32) d.unknown();
   Handler handler = nullptr;
-  if (left && wrap) handler = lanewise<u32, u32, u32, u32>([](u32 a, u32 b, u32 n) { return static_cast<u32>(((u64{b} << 32 | a) << (n & 31)) >> 32); });
-  if (left && !wrap) handler = lanewise<u32, u32, u32, u32>([](u32 a, u32 b, u32 n) { return static_cast<u32>(((u64{b} << 32 | a) << (n < 32 ? n : 32)) >> 32); });
-  if (!left && wrap) handler = lanewise<u32, u32, u32, u32>([](u32 a, u32 b, u32 n) { return static_cast<u32>((u64{b} << 32 | a) >> (n & 31)); });
-  if (!left && !wrap) handler = lanewise<u32, u32, u32, u32>([](u32 a, u32 b, u32 n) { return static_cast<u32>((u64{b} << 32 | a) >> (n < 32 ? n : 32)); });
+  if (left && wrap)
+    handler = lanewise<u32, u32, u32, u32>(
+        [](u32 a, u32 b, u32 n) { return static_cast<u32>(((u64{b} << 32 | a) << (n & 31)) >> 32); });
+  if (left && !wrap)
+    handler = lanewise<u32, u32, u32, u32>(
+        [](u32 a, u32 b, u32 n) { return static_cast<u32>(((u64{b} << 32 | a) << (n < 32 ? n : 32)) >> 32); });
+  if (!left && wrap)
+    handler = lanewise<u32, u32, u32, u32>(
+        [](u32 a, u32 b, u32 n) { return static_cast<u32>((u64{b} << 32 | a) >> (n & 31)); });
+  if (!left && !wrap)
+    handler = lanewise<u32, u32, u32, u32>(
+        [](u32 a, u32 b, u32 n) { return static_cast<u32>((u64{b} << 32 | a) >> (n < 32 ? n : 32)); });
   emit_same(d, handler, type, 3);
 }
 
@@ -453,7 +556,9 @@ void select_find(Decoder& d) {
 }
 
 template <class T>
-T low_bits(u32 count) { return count >= sizeof(T) * 8 ? static_cast<T>(~T{0}) : static_cast<T>((T{1} << count) - 1); }
+T low_bits(u32 count) {
+  return count >= sizeof(T) * 8 ? static_cast<T>(~T{0}) : static_cast<T>((T{1} << count) - 1);
+}
 
 void select_extract(Decoder& d) {  // bfe
   const Type type = d.type();
@@ -466,7 +571,8 @@ void select_extract(Decoder& d) {  // bfe
       if (length == 0) return T{0};
       const u32 last = std::min(at + length - 1, kBits - 1);
       const bool negative = std::is_signed_v<T> && (static_cast<U>(a) >> last & 1) != 0;
-      const U field = at >= kBits ? U{0} : static_cast<U>(static_cast<U>(a) >> at), mask = low_bits<U>(std::min(length, at >= kBits ? 0 : kBits - at));
+      const U field = at >= kBits ? U{0} : static_cast<U>(static_cast<U>(a) >> at),
+              mask = low_bits<U>(std::min(length, at >= kBits ? 0 : kBits - at));
       return static_cast<T>(negative ? field | static_cast<U>(~mask) : field & mask);
     });
   });
@@ -513,7 +619,8 @@ void select_logic_of_three(Decoder& d) {
   d.emit(lanewise<u32, u32, u32, u32, u32>([](u32 a, u32 b, u32 c, u32 f) {
            u32 result = 0;
            for (u32 i = 0; i < 8; ++i)
-             if ((f >> i & 1) != 0) result |= ((i & 4) != 0 ? a : ~a) & ((i & 2) != 0 ? b : ~b) & ((i & 1) != 0 ? c : ~c);
+             if ((f >> i & 1) != 0)
+               result |= ((i & 4) != 0 ? a : ~a) & ((i & 2) != 0 ? b : ~b) & ((i & 1) != 0 ? c : ~c);
            return result;
          }),
          {d.destination(0, type)}, {d.source(1, type), d.source(2, type), d.source(3, type), d.constant<u32>(table)});
@@ -524,7 +631,8 @@ template <class T>
 Handler comparison(std::string_view name) {
   if (name == "eq") return lanewise<Predicate, T, T>([](T a, T b) { return a == b; });
   if (name == "ne") {
-    if constexpr (std::is_floating_point_v<T>) return lanewise<Predicate, T, T>([](T a, T b) { return a < b || a > b; });
+    if constexpr (std::is_floating_point_v<T>)
+      return lanewise<Predicate, T, T>([](T a, T b) { return a < b || a > b; });
     return lanewise<Predicate, T, T>([](T a, T b) { return a != b; });
   }
   if (name == "lt" || name == "lo") return lanewise<Predicate, T, T>([](T a, T b) { return a < b; });
@@ -549,14 +657,15 @@ void run_combine(Warp& w, const Instruction& in) {
 }
 
 void select_compare(Decoder& d) {
-  const std::string_view comparison_name = d.take_any({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs", "equ", "neu",
-                                                  "ltu", "leu", "gtu", "geu", "num", "nan"});
+  const std::string_view comparison_name = d.take_any({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
+                                                       "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"});
   const std::string_view combined = d.take_any({"and", "or", "xor"});
   d.take("ftz");
   const Type type = d.type();
   Handler handler = of_floats(type, [&](auto x) { return comparison<decltype(x)>(comparison_name); });
   if (handler == nullptr) handler = of_integers(type, [&](auto x) { return comparison<decltype(x)>(comparison_name); });
-  if (handler == nullptr && !is_float(type)) handler = of_bits(type, [&](auto x) { return comparison<decltype(x)>(comparison_name); });
+  if (handler == nullptr && !is_float(type))
+    handler = of_bits(type, [&](auto x) { return comparison<decltype(x)>(comparison_name); });
   if (handler == nullptr) d.unknown();
   if (d.argument(0).kind == Argument::Kind::list) d.unknown("two results");
   const Operand result = d.destination(0, Type::pred);
@@ -574,8 +683,10 @@ void select_compare(Decoder& d) {
   }
   const Operand alone = d.temporary(Type::pred);
   d.emit(handler, {alone}, {d.source(1, type), d.source(2, type)});
-  d.emit(combined == "and" ? run_combine<And> : combined == "or" ? run_combine<Or> : run_combine<ExclusiveOr>, {result},
-         {alone, with});
+  d.emit(combined == "and"  ? run_combine<And>
+         : combined == "or" ? run_combine<Or>
+                            : run_combine<ExclusiveOr>,
+         {result}, {alone, with});
 }
 
 void select_select(Decoder& d) {

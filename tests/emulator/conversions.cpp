@@ -137,35 +137,42 @@ void select_packed(Decoder& d, std::string_view to) {
   const std::string_view from = d.take_any({"e4m3x2", "e5m2x2"});
   if (!from.empty()) {
     if (to != "f16x2") d.unknown();
-    const Handler handler = from == "e4m3x2" ? lanewise<u32, u16>([](u16 x) {
-      return static_cast<u32>(to_f16(E4m3::decode(static_cast<u8>(x))) | to_f16(E4m3::decode(static_cast<u8>(x >> 8))) << 16);
-    })
-                                             : lanewise<u32, u16>([](u16 x) {
-                                                 return static_cast<u32>(to_f16(E5m2::decode(static_cast<u8>(x))) |
-                                                                         to_f16(E5m2::decode(static_cast<u8>(x >> 8))) << 16);
-                                               });
+    const Handler handler = from == "e4m3x2"
+                                ? lanewise<u32, u16>([](u16 x) {
+                                    return static_cast<u32>(to_f16(E4m3::decode(static_cast<u8>(x))) |
+                                                            to_f16(E4m3::decode(static_cast<u8>(x >> 8))) << 16);
+                                  })
+                                : lanewise<u32, u16>([](u16 x) {
+                                    return static_cast<u32>(to_f16(E5m2::decode(static_cast<u8>(x))) |
+                                                            to_f16(E5m2::decode(static_cast<u8>(x >> 8))) << 16);
+                                  });
     d.emit(handler, {d.destination(0, Type::b32)}, {d.source(1, Type::b16)});
     return;
   }
   if (d.type() != Type::f32) d.unknown();
   const Handler handler =
-      to == "f16x2" ? lanewise<u32, float, float>([](float hi, float lo) { return u32{to_f16(hi)} << 16 | to_f16(lo); })
-                    : lanewise<u32, float, float>([](float hi, float lo) { return u32{to_bf16(hi)} << 16 | to_bf16(lo); });
+      to == "f16x2"
+          ? lanewise<u32, float, float>([](float hi, float lo) { return u32{to_f16(hi)} << 16 | to_f16(lo); })
+          : lanewise<u32, float, float>([](float hi, float lo) { return u32{to_bf16(hi)} << 16 | to_bf16(lo); });
   d.emit(handler, {d.destination(0, Type::b32)}, {d.source(1, Type::f32), d.source(2, Type::f32)});
 }
 
 Handler from_float(Type to, Type from, std::string_view rounding) {
   const bool whole = rounding.size() == 3;
-  if (from == Type::f64 && to == Type::f32 && !whole) return lanewise<float, double>([](double x) { return static_cast<float>(x); });
-  if (from == Type::f32 && to == Type::f64) return lanewise<double, float>([](float x) { return static_cast<double>(x); });
+  if (from == Type::f64 && to == Type::f32 && !whole)
+    return lanewise<float, double>([](double x) { return static_cast<float>(x); });
+  if (from == Type::f32 && to == Type::f64)
+    return lanewise<double, float>([](float x) { return static_cast<double>(x); });
   if (from == Type::f32 && to == Type::f16) return lanewise<u16, float>([](float x) { return to_f16(x); });
   if (from == Type::f32 && to == Type::bf16) return lanewise<u16, float>([](float x) { return to_bf16(x); });
   if (from == Type::f16 && to == Type::f32) return lanewise<float, u16>([](u16 x) { return from_f16(x); });
   if (from == Type::bf16 && to == Type::f32) return lanewise<float, u16>([](u16 x) { return from_bf16(x); });
   if (from == to && whole && from == Type::f32)
-    return with_rounding(rounding, [](auto round) { return lanewise<float, float>([](float x) { return decltype(round){}(x); }); });
+    return with_rounding(
+        rounding, [](auto round) { return lanewise<float, float>([](float x) { return decltype(round){}(x); }); });
   if (from == to && whole && from == Type::f64)
-    return with_rounding(rounding, [](auto round) { return lanewise<double, double>([](double x) { return decltype(round){}(x); }); });
+    return with_rounding(
+        rounding, [](auto round) { return lanewise<double, double>([](double x) { return decltype(round){}(x); }); });
   if (from == Type::f32 && !is_float(to)) return float_to_integer<float>(to, rounding);
   if (from == Type::f64 && !is_float(to)) return float_to_integer<double>(to, rounding);
   return nullptr;
@@ -195,7 +202,9 @@ void select_convert(Decoder& d) {
     }
   } else if (is_float(to)) {
     if (rounding != "rn" || saturates) d.unknown();
-    handler = to == Type::f32 ? integer_to_float<float>(from) : to == Type::f64 ? integer_to_float<double>(from) : nullptr;
+    handler = to == Type::f32   ? integer_to_float<float>(from)
+              : to == Type::f64 ? integer_to_float<double>(from)
+                                : nullptr;
   } else if (!saturates) {
     handler = widening(from, to);
   }
@@ -211,7 +220,9 @@ void run_uniform(Warp& w, const Instruction& in) {
   w.set(in, 0, values);
 }
 template <class F>
-Handler uniform(F) { return run_uniform<F>; }
+Handler uniform(F) {
+  return run_uniform<F>;
+}
 template <int kAxis>
 void run_thread(Warp& w, const Instruction& in) {
   const Dim3 block = w.launch->config.block;
@@ -229,7 +240,9 @@ void run_lane(Warp& w, const Instruction& in) {
   w.set(in, 0, values);
 }
 template <class F>
-Handler of_lane(F) { return run_lane<F>; }
+Handler of_lane(F) {
+  return run_lane<F>;
+}
 void run_clock(Warp& w, const Instruction& in) {
   u64 values[kLanes];
   std::fill(std::begin(values), std::end(values), w.machine->clock);
@@ -283,7 +296,8 @@ void run_pack(Warp& w, const Instruction& in) {
   for (int k = 1; k < in.count; ++k) {
     const Part* part = w.at<Part>(in, k);
     for (int lane = 0; lane < kLanes; ++lane)
-      values[lane] = static_cast<Whole>(values[lane] | static_cast<Whole>(part[lane]) << (k - 1) * static_cast<int>(sizeof(Part) * 8));
+      values[lane] = static_cast<Whole>(values[lane] | static_cast<Whole>(part[lane])
+                                                           << (k - 1) * static_cast<int>(sizeof(Part) * 8));
   }
   w.set(in, 0, values);
 }
@@ -293,7 +307,8 @@ void run_unpack(Warp& w, const Instruction& in) {
   std::memcpy(whole, w.at<Whole>(in, in.results), sizeof whole);
   for (int k = 0; k < in.results; ++k) {
     Part values[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) values[lane] = static_cast<Part>(whole[lane] >> k * static_cast<int>(sizeof(Part) * 8));
+    for (int lane = 0; lane < kLanes; ++lane)
+      values[lane] = static_cast<Part>(whole[lane] >> k * static_cast<int>(sizeof(Part) * 8));
     w.set(in, k, values);
   }
 }
@@ -311,7 +326,11 @@ void select_parts(Decoder& d, Type type) {
   const bool packs = d.argument(1).kind == Argument::Kind::list;
   const std::size_t parts = d.argument(packs ? 1 : 0).items.size();
   const int part = bytes_of(type) / static_cast<int>(parts);
-  const Type part_type = part == 2 ? Type::b16 : part == 4 ? Type::b32 : part == 8 ? Type::b64 : part == 1 ? Type::b8 : Type::none;
+  const Type part_type = part == 2   ? Type::b16
+                         : part == 4 ? Type::b32
+                         : part == 8 ? Type::b64
+                         : part == 1 ? Type::b8
+                                     : Type::none;
   Handler handler = nullptr;
   const auto choose = [&](auto whole, auto piece) {
     using W = decltype(whole);
@@ -391,7 +410,8 @@ const Handler kCopy32 = run_copy<u32>;
 
 Handler widening(Type from, Type to) {
   switch (from) {
-    case Type::u8: case Type::b8: return integer_conversion<u8>(to);
+    case Type::u8:
+    case Type::b8: return integer_conversion<u8>(to);
     case Type::s8: return integer_conversion<std::int8_t>(to);
     case Type::s16: return integer_conversion<std::int16_t>(to);
     case Type::s32: return integer_conversion<std::int32_t>(to);

@@ -32,7 +32,11 @@ void run_copy_async(Warp& w, const Instruction& in) {
   const auto bytes = static_cast<u32>(in.immediate[1] >> 32);
   w.for_each_lane([&](int lane) {
     const u32 taken = std::min(size[lane], bytes);
-    CopyAsync copy{w.shared(in, to[lane] + static_cast<u32>(in.immediate[0]), bytes), nullptr, taken, bytes - taken, lane,
+    CopyAsync copy{w.shared(in, to[lane] + static_cast<u32>(in.immediate[0]), bytes),
+                   nullptr,
+                   taken,
+                   bytes - taken,
+                   lane,
                    w.copy_group[static_cast<std::size_t>(lane)]};
     if (taken > 0) copy.from = w.global(in, from[lane] + static_cast<u32>(in.immediate[1]), taken, false);
     if (w.machine->random() % 2 == 0) {
@@ -98,7 +102,8 @@ void run_bulk_copy(Warp& w, const Instruction& in) {
   w.for_each_lane([&](int lane) {
     const u32 bytes = size[lane];
     if (bytes == 0) return;
-    if (bytes % 16 != 0 || to[lane] % 16 != 0 || from[lane] % 16 != 0) w.fault(in, "a bulk copy that is not aligned to 16 bytes");
+    if (bytes % 16 != 0 || to[lane] % 16 != 0 || from[lane] % 16 != 0)
+      w.fault(in, "a bulk copy that is not aligned to 16 bytes");
     unsigned char* target = w.shared(in, to[lane], bytes);
     const unsigned char* source = w.global(in, from[lane], bytes, false);
     unsigned char* at = w.shared(in, barrier[lane], 8);
@@ -147,7 +152,9 @@ void run_tensor_copy(Warp& w, const Instruction& in) {
     if (map.mark != kTensorMapMark) w.fault(in, "no tensor map is there");
     if (map.rank != in.count - 3) w.fault(in, "a tensor of " + std::to_string(map.rank) + " dimensions");
     if (to[lane] % 128 != 0) w.fault(in, "the destination of a tensor copy is not aligned to 128 bytes");
-    struct { std::int32_t first[5] = {}; } coordinates;
+    struct {
+      std::int32_t first[5] = {};
+    } coordinates;
     for (int i = 0; i < map.rank; ++i) coordinates.first[i] = w.at<std::int32_t>(in, 3 + i)[lane];
     const u64 target = to[lane];
     unsigned char* at = w.shared(in, barrier[lane], 8);
@@ -164,7 +171,9 @@ void run_store_async(Warp& w, const Instruction& in) {
   const u64 *to = w.at<u64>(in, 0), *barrier = w.at<u64>(in, 1);
   const u32 bytes = static_cast<u32>(in.count - 2) * 4;
   w.for_each_lane([&](int lane) {
-    struct { u32 words[4]; } values;
+    struct {
+      u32 words[4];
+    } values;
     for (int k = 2; k < in.count; ++k) values.words[k - 2] = w.at<u32>(in, k)[lane];
     unsigned char *target = w.shared(in, to[lane], bytes), *at = w.shared(in, barrier[lane], 8);
     later(w, in, owner_of(w, to[lane]), [target, at, values, bytes] {
@@ -221,7 +230,8 @@ void select_copy(Decoder& d) {  // cp
     const Operand barrier = d.address(0, offset);
     d.emit(run_arrive_after_copies, {}, {barrier}).in.immediate[0] = offset;
   } else {
-    if (d.take_any({"ca", "cg"}).empty() || (!d.take("shared") && !d.take("shared::cta")) || !d.take("global")) d.unknown();
+    if (d.take_any({"ca", "cg"}).empty() || (!d.take("shared") && !d.take("shared::cta")) || !d.take("global"))
+      d.unknown();
     while (!d.take_any({"L2::64B", "L2::128B", "L2::256B"}).empty()) continue;
     std::int64_t to_offset = 0, from_offset = 0;
     const Operand to = d.address(0, to_offset), from = d.address(1, from_offset);

@@ -11,9 +11,9 @@ namespace emulator {
 namespace {
 
 constexpr std::pair<std::string_view, Type> kTypes[] = {
-    {"pred", Type::pred}, {"u8", Type::u8},     {"u16", Type::u16},     {"u32", Type::u32},       {"u64", Type::u64},
-    {"s8", Type::s8},     {"s16", Type::s16},   {"s32", Type::s32},     {"s64", Type::s64},       {"b8", Type::b8},
-    {"b16", Type::b16},   {"b32", Type::b32},   {"b64", Type::b64},     {"b128", Type::b128},     {"f16", Type::f16},
+    {"pred", Type::pred}, {"u8", Type::u8},       {"u16", Type::u16},       {"u32", Type::u32},   {"u64", Type::u64},
+    {"s8", Type::s8},     {"s16", Type::s16},     {"s32", Type::s32},       {"s64", Type::s64},   {"b8", Type::b8},
+    {"b16", Type::b16},   {"b32", Type::b32},     {"b64", Type::b64},       {"b128", Type::b128}, {"f16", Type::f16},
     {"bf16", Type::bf16}, {"f16x2", Type::f16x2}, {"bf16x2", Type::bf16x2}, {"f32", Type::f32},   {"f64", Type::f64}};
 
 std::vector<std::string_view> parts_of(const std::string& opcode) {
@@ -66,11 +66,21 @@ void run_indexed_branch(Warp& w, const Instruction& in) {
 
 int bytes_of(Type type) {
   switch (type) {
-    case Type::u8: case Type::s8: case Type::b8: return 1;
-    case Type::u16: case Type::s16: case Type::b16: case Type::f16: case Type::bf16: return 2;
-    case Type::u64: case Type::s64: case Type::b64: case Type::f64: return 8;
+    case Type::u8:
+    case Type::s8:
+    case Type::b8: return 1;
+    case Type::u16:
+    case Type::s16:
+    case Type::b16:
+    case Type::f16:
+    case Type::bf16: return 2;
+    case Type::u64:
+    case Type::s64:
+    case Type::b64:
+    case Type::f64: return 8;
     case Type::b128: return 16;
-    case Type::none: case Type::pred: return 0;
+    case Type::none:
+    case Type::pred: return 0;
     default: return 4;
   }
 }
@@ -485,7 +495,10 @@ class ModuleDecoder {
   /// Resolves labels and places registers.
   std::int64_t finish(std::uint32_t first, std::int64_t begin) {
     std::vector<RawInstruction>& raws = decoder_.raw_;
-    if (raws.empty() || !raws.back().ends) raws.push_back(RawInstruction{.in = {.run = run_exit}, .ends = true});
+    if (raws.empty() || !raws.back().ends) {
+      raws.emplace_back().in.run = run_exit;
+      raws.back().ends = true;
+    }
     for (RawInstruction& raw : raws) {
       for (const std::string& target : raw.targets) {
         const auto label = labels_.find(target);
@@ -497,7 +510,8 @@ class ModuleDecoder {
     for (bool grows = true; grows;) {
       grows = false;
       for (const RawInstruction& raw : raws)
-        if (raw.in.run == kCopy32 && decoder_.pinned_.contains(raw.operands[1])) grows |= decoder_.pinned_.insert(raw.operands[0]).second;
+        if (raw.in.run == kCopy32 && decoder_.pinned_.contains(raw.operands[1]))
+          grows |= decoder_.pinned_.insert(raw.operands[0]).second;
     }
     std::vector<Operand> places;
     const std::int64_t end = place_registers(raws, decoder_.widths_, decoder_.pinned_, begin, places);

@@ -16,7 +16,27 @@
 namespace emulator {
 
 enum class Type : std::uint8_t {
-  none, pred, u8, u16, u32, u64, s8, s16, s32, s64, b8, b16, b32, b64, b128, f16, bf16, f16x2, bf16x2, f32, f64
+  none,
+  pred,
+  u8,
+  u16,
+  u32,
+  u64,
+  s8,
+  s16,
+  s32,
+  s64,
+  b8,
+  b16,
+  b32,
+  b64,
+  b128,
+  f16,
+  bf16,
+  f16x2,
+  bf16x2,
+  f32,
+  f64
 };
 int bytes_of(Type type);
 Type type_named(std::string_view name);

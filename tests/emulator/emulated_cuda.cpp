@@ -8,8 +8,6 @@
 #include <deque>
 #include <map>
 #include <string>
-#include <unistd.h>
-#include <ctime>
 
 #include "tests/emulator/machine.hpp"
 #include "tests/emulator/native_checks.hpp"
@@ -43,7 +41,6 @@ std::shared_ptr<const void> load(const char* image) {
   const std::uint64_t sections_end = field(40, 8) + field(58, 2) * field(60, 2);
   const char* const text = image + std::max(segments_end, sections_end);
   if (std::strncmp(text, "//", 2) != 0) return nullptr;  // another compiler's, which ends there
-  if (const char* d = std::getenv("EMULATOR_DUMP")) { static int n = 0; FILE* f = std::fopen((std::string(d) + "/" + std::to_string(::getpid()) + "_" + std::to_string(n++) + ".ptx").c_str(), "w"); std::fputs(text, f); std::fclose(f); }
   return std::make_shared<Library>(Library{decode(text), std::string_view(text).starts_with(kChecksMark)});
 }
 
@@ -68,7 +65,8 @@ std::shared_ptr<const void> prepare(const void* library, const std::string& name
   launch->block = {config.blockDimX, config.blockDimY, config.blockDimZ};
   launch->dynamic_shared_bytes = config.sharedMemBytes;
   const int threads = static_cast<int>(config.blockDimX * config.blockDimY * config.blockDimZ);
-  launch->most_ctas = fake_gpu().sm_count * std::max(1, resident_ctas_per_sm(library, name, threads, config.sharedMemBytes));
+  launch->most_ctas =
+      fake_gpu().sm_count * std::max(1, resident_ctas_per_sm(library, name, threads, config.sharedMemBytes));
   launch->parameters.assign(launch->kernel->parameter_bytes, 0);
   for (std::size_t i = 0; i < launch->kernel->parameters.size(); ++i) {
     const Parameter& parameter = launch->kernel->parameters[i];
@@ -102,9 +100,7 @@ CUresult finish() {
     machine().memory.clear();
     for (const auto& [address, bytes] : fake_buffers()) machine().memory.push_back({address, bytes, true});
     try {
-      const auto before = machine().executed; const auto tt = [] { timespec t; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t); return double(t.tv_sec) * 1e6 + double(t.tv_nsec) / 1e3; }; const auto t0 = tt(); std::string names; for (auto& l : launches) names += " " + l.kernel->name + "x" + std::to_string(l.grid.x);
       machine().run(std::move(launches));
-      if (std::getenv("EMULATOR_STATS")) std::fprintf(stderr, "%8.3f s %8.1f M %s\n", (tt() - t0) / 1e6, double(machine().executed - before) / 1e6, names.c_str());
     } catch (const Fault& fault) {
       std::fprintf(stderr, "emulator: %s\n", fault.what());
       streams.clear();

@@ -60,8 +60,7 @@ nvrtcResult nvrtcGetNumSupportedArchs(int* count) { return behind().nvrtcGetNumS
 nvrtcResult nvrtcGetSupportedArchs(int* archs) { return behind().nvrtcGetSupportedArchs(archs); }
 nvrtcResult nvrtcCreateProgram(nvrtcProgram* program, const char* source, const char* name, int headers,
                                const char* const* header_sources, const char* const* header_names) {
-  const nvrtcResult status =
-      behind().nvrtcCreateProgram(program, source, name, headers, header_sources, header_names);
+  const nvrtcResult status = behind().nvrtcCreateProgram(program, source, name, headers, header_sources, header_names);
   if (status == NVRTC_SUCCESS && are_checks(source)) checks().add(*program);
   return status;
 }

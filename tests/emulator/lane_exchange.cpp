@@ -29,7 +29,8 @@ void run_shuffle(Warp& w, const Instruction& in) {
   const u32 *value = w.at<u32>(in, 2), *by = w.at<u32>(in, 3), *clamp = w.at<u32>(in, 4);
   u32 values[kLanes], inside = 0;
   for (int lane = 0; lane < kLanes; ++lane) {
-    const int b = static_cast<int>(by[lane] & 31), bound = static_cast<int>(clamp[lane] & 31), segment = static_cast<int>(clamp[lane] >> 8 & 31);
+    const int b = static_cast<int>(by[lane] & 31), bound = static_cast<int>(clamp[lane] & 31),
+              segment = static_cast<int>(clamp[lane] >> 8 & 31);
     const int last = (lane & segment) | (bound & ~segment), first = lane & segment;
     int from = 0;
     bool valid = false;
@@ -39,7 +40,8 @@ void run_shuffle(Warp& w, const Instruction& in) {
     if (kKind == Shuffle::idx) from = first | (b & ~segment), valid = from <= last;
     if (!valid) from = lane;
     inside |= static_cast<u32>(valid) << lane;
-    if ((w.exec >> lane & 1) != 0 && (w.exec >> from & 1) == 0) w.fault(in, "a value of lane " + std::to_string(from) + ", which does not take part");
+    if ((w.exec >> lane & 1) != 0 && (w.exec >> from & 1) == 0)
+      w.fault(in, "a value of lane " + std::to_string(from) + ", which does not take part");
     values[lane] = value[from];
   }
   w.set(in, 0, values);
@@ -58,7 +60,8 @@ void select_shuffle(Decoder& d) {
   const bool both = to.kind == Argument::Kind::list;
   const Operand value = d.destination(both ? to.items.at(0) : to, Type::b32);
   const Operand inside = both ? d.destination(to.items.at(1), Type::pred) : d.temporary(Type::pred);
-  d.emit(handler, {value, inside}, {d.source(1, Type::b32), d.source(2, Type::b32), d.source(3, Type::b32), d.source(4, Type::b32)});
+  d.emit(handler, {value, inside},
+         {d.source(1, Type::b32), d.source(2, Type::b32), d.source(3, Type::b32), d.source(4, Type::b32)});
 }
 
 enum class Vote { all, any, uni, ballot };
@@ -86,7 +89,10 @@ void select_vote(Decoder& d) {
   const bool negated = std::exchange(what.negated, false);
   const auto of = [&](auto no) -> Handler {
     constexpr bool kNo = decltype(no)::value;
-    return kind == "all" ? run_vote<Vote::all, kNo> : kind == "any" ? run_vote<Vote::any, kNo> : kind == "uni" ? run_vote<Vote::uni, kNo> : run_vote<Vote::ballot, kNo>;
+    return kind == "all"   ? run_vote<Vote::all, kNo>
+           : kind == "any" ? run_vote<Vote::any, kNo>
+           : kind == "uni" ? run_vote<Vote::uni, kNo>
+                           : run_vote<Vote::ballot, kNo>;
   };
   const Handler handler = negated ? of(std::true_type{}) : of(std::false_type{});
   d.emit(handler, {d.destination(0, type)}, {d.source(what, Type::pred), d.source(2, Type::b32)});
@@ -104,7 +110,9 @@ void run_reduce(Warp& w, const Instruction& in) {
   w.set(in, 0, values);
 }
 template <class T, class F>
-Handler reduction(F) { return run_reduce<T, F>; }
+Handler reduction(F) {
+  return run_reduce<T, F>;
+}
 
 void select_reduce(Decoder& d) {
   if (!d.take("sync")) d.unknown();
@@ -115,8 +123,12 @@ void select_reduce(Decoder& d) {
   if (kind == "and") handler = reduction<u32>([](u32 a, u32 b) { return a & b; });
   if (kind == "or") handler = reduction<u32>([](u32 a, u32 b) { return a | b; });
   if (kind == "xor") handler = reduction<u32>([](u32 a, u32 b) { return a ^ b; });
-  if (kind == "min") handler = is_signed(type) ? reduction<s32>([](s32 a, s32 b) { return std::min(a, b); }) : reduction<u32>([](u32 a, u32 b) { return std::min(a, b); });
-  if (kind == "max") handler = is_signed(type) ? reduction<s32>([](s32 a, s32 b) { return std::max(a, b); }) : reduction<u32>([](u32 a, u32 b) { return std::max(a, b); });
+  if (kind == "min")
+    handler = is_signed(type) ? reduction<s32>([](s32 a, s32 b) { return std::min(a, b); })
+                              : reduction<u32>([](u32 a, u32 b) { return std::min(a, b); });
+  if (kind == "max")
+    handler = is_signed(type) ? reduction<s32>([](s32 a, s32 b) { return std::max(a, b); })
+                              : reduction<u32>([](u32 a, u32 b) { return std::max(a, b); });
   if (handler == nullptr || bytes_of(type) != 4 || is_float(type)) d.unknown();
   d.emit(handler, {d.destination(0, type)}, {d.source(1, type), d.source(2, Type::b32)});
 }
@@ -134,7 +146,8 @@ void run_match(Warp& w, const Instruction& in) {
 void select_match(Decoder& d) {
   if (!d.take("any") || !d.take("sync")) d.unknown();
   const Type type = d.type();
-  d.emit(bytes_of(type) == 8 ? run_match<std::uint64_t> : run_match<u32>, {d.destination(0, Type::b32)}, {d.source(1, type), d.source(2, Type::b32)});
+  d.emit(bytes_of(type) == 8 ? run_match<std::uint64_t> : run_match<u32>, {d.destination(0, Type::b32)},
+         {d.source(1, type), d.source(2, Type::b32)});
 }
 
 void select_active(Decoder& d) {

@@ -32,8 +32,7 @@ void compute(Warp& w, const Instruction& in, Values<In>... operands) {
   if constexpr (std::is_same_v<Out, Predicate>) {
     // In words at first, because compilers make vector instructions of that.
     alignas(64) std::uint32_t holds[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane)
-      holds[lane] = F{}(operands[lane]...) ? std::uint32_t{1} << lane : 0;
+    for (int lane = 0; lane < kLanes; ++lane) holds[lane] = F{}(operands[lane]...) ? std::uint32_t{1} << lane : 0;
     std::uint32_t bits = 0;
     for (int lane = 0; lane < kLanes; ++lane) bits |= holds[lane];
     w.set_predicate(in, 0, bits);
@@ -45,11 +44,17 @@ void compute(Warp& w, const Instruction& in, Values<In>... operands) {
 }
 
 template <class F, class Out>
-void run_nothing(Warp& w, const Instruction& in) { compute<Out, F>(w, in); }
+void run_nothing(Warp& w, const Instruction& in) {
+  compute<Out, F>(w, in);
+}
 template <class F, class Out, class A>
-void run_one(Warp& w, const Instruction& in) { compute<Out, F>(w, in, Values<A>(w, in, 1)); }
+void run_one(Warp& w, const Instruction& in) {
+  compute<Out, F>(w, in, Values<A>(w, in, 1));
+}
 template <class F, class Out, class A, class B>
-void run_two(Warp& w, const Instruction& in) { compute<Out, F>(w, in, Values<A>(w, in, 1), Values<B>(w, in, 2)); }
+void run_two(Warp& w, const Instruction& in) {
+  compute<Out, F>(w, in, Values<A>(w, in, 1), Values<B>(w, in, 2));
+}
 template <class F, class Out, class A, class B, class C>
 void run_three(Warp& w, const Instruction& in) {
   compute<Out, F>(w, in, Values<A>(w, in, 1), Values<B>(w, in, 2), Values<C>(w, in, 3));
@@ -64,13 +69,21 @@ void run_four(Warp& w, const Instruction& in) {
 /// The handler that computes `function`, which has no state, of operands of the types In. It is also computed for lanes
 /// that do not execute, whose results are dropped.
 template <class Out, class A, class F>
-Handler lanewise(F) { return detail::run_one<F, Out, A>; }
+Handler lanewise(F) {
+  return detail::run_one<F, Out, A>;
+}
 template <class Out, class A, class B, class F>
-Handler lanewise(F) { return detail::run_two<F, Out, A, B>; }
+Handler lanewise(F) {
+  return detail::run_two<F, Out, A, B>;
+}
 template <class Out, class A, class B, class C, class F>
-Handler lanewise(F) { return detail::run_three<F, Out, A, B, C>; }
+Handler lanewise(F) {
+  return detail::run_three<F, Out, A, B, C>;
+}
 template <class Out, class A, class B, class C, class D, class F>
-Handler lanewise(F) { return detail::run_four<F, Out, A, B, C, D>; }
+Handler lanewise(F) {
+  return detail::run_four<F, Out, A, B, C, D>;
+}
 
 // Formats of 16 bits. Conversions to them round to the nearest, ties to even.
 inline float from_bf16(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }

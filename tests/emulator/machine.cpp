@@ -14,7 +14,8 @@ constexpr std::uint64_t kInVain = 50'000'000;
 
 std::uint64_t Machine::draw(std::uint64_t below) {
   const std::uint64_t bits = random() % 64;
-  return random() % std::max<std::uint64_t>(1, below >> bits % (64 - static_cast<unsigned>(__builtin_clzll(below | 1))));
+  return random() %
+         std::max<std::uint64_t>(1, below >> bits % (64 - static_cast<unsigned>(__builtin_clzll(below | 1))));
 }
 
 Range Machine::range_near(std::uint64_t address) const {
@@ -94,7 +95,8 @@ std::string Machine::where_all_wait() const {
   for (const Warp* warp : warps_) {
     for (const Fragment& f : warp->fragments) {
       const Program& program = *warp->launch->config.program;
-      const Instruction& in = program.code[f.wait == Wait::for_barrier || f.wait == Wait::for_cluster ? f.pc - 1 : f.pc];
+      const Instruction& in =
+          program.code[f.wait == Wait::for_barrier || f.wait == Wait::for_cluster ? f.pc - 1 : f.pc];
       if (++told > 24) return text.str() + "\n  ...";
       text << "\n  " << warp->launch->config.kernel->name << ", CTA " << warp->cta->number << ", warp " << warp->index
            << ", lanes 0x" << std::hex << f.lanes << std::dec << ", PTX line " << in.line << " " << program.text_of(in);

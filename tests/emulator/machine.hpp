@@ -1,9 +1,9 @@
 // machine.hpp -- what executes programs: launches, their CTAs and warps, and copies on their way. One thread at a time.
 //
-// A warp executes an instruction for all lanes that stand at it. Lanes at the same place are a fragment, and of a warp's
-// fragments that can go on the one at the lowest place runs, so that lanes meet again without any analysis. A warp runs
-// until it waits or its turn ends; the next one is drawn. Time passes by one nanosecond an instruction, and jumps to
-// the next event where all warps wait.
+// A warp executes an instruction for all lanes that stand at it. Lanes at the same place are a fragment, and of a
+// warp's fragments that can go on the one at the lowest place runs, so that lanes meet again without any analysis. A
+// warp runs until it waits or its turn ends; the next one is drawn. Time passes by one nanosecond an instruction, and
+// jumps to the next event where all warps wait.
 #pragma once
 
 #include <array>
@@ -69,7 +69,7 @@ struct LaunchConfig {
   const Kernel* kernel = nullptr;
   Dim3 grid, block;
   std::int64_t dynamic_shared_bytes = 0;
-  int most_ctas = 1;     ///< that run at once
+  int most_ctas = 1;    ///< that run at once
   bool native = false;  ///< what the host executes instead (native_checks.hpp)
   AlignedBytes parameters;
 };
@@ -223,16 +223,14 @@ struct Event {
 struct Machine {
   std::vector<Range> memory;  ///< sorted, what kernels may touch
   std::mt19937_64 random;
-  std::uint64_t clock = 0;       ///< ns
-  std::uint64_t executed = 0;    ///< instructions of warps
-  std::uint64_t progress_at = 0; ///< of `executed`, when something last changed for others
+  std::uint64_t clock = 0;        ///< ns
+  std::uint64_t executed = 0;     ///< instructions of warps
+  std::uint64_t progress_at = 0;  ///< of `executed`, when something last changed for others
 
   /// Runs launches, beside each other, to their ends. Throws Fault.
   void run(std::vector<LaunchConfig> configs);
 
-  void at(std::uint64_t time, std::function<void()> happen) {
-    events_.push({time, ++event_order_, std::move(happen)});
-  }
+  void at(std::uint64_t time, std::function<void()> happen) { events_.push({time, ++event_order_, std::move(happen)}); }
   /// The buffer that starts at an address, or is the next one below.
   Range range_near(std::uint64_t address) const;
   void progress() { progress_at = executed; }

@@ -23,7 +23,8 @@ void run_mma(Warp& w, const Instruction& in) {
   for (int lane = 0; lane < kLanes; ++lane) {
     const int g = lane / 4, c = lane % 4;
     for (int half = 0; half < 2; ++half) {
-      for (int k = 0; k < 4; ++k) a[g + k % 2 * 8][2 * c + k / 2 * 8 + half] = half_of(w.at<u32>(in, 4 + k)[lane], half, kBf16);
+      for (int k = 0; k < 4; ++k)
+        a[g + k % 2 * 8][2 * c + k / 2 * 8 + half] = half_of(w.at<u32>(in, 4 + k)[lane], half, kBf16);
       for (int k = 0; k < 2; ++k) b[2 * c + k * 8 + half][g] = half_of(w.at<u32>(in, 8 + k)[lane], half, kBf16);
     }
     for (int k = 0; k < 4; ++k) d[g + k / 2 * 8][2 * c + k % 2] = w.at<float>(in, 10 + k)[lane];
@@ -109,7 +110,8 @@ void select_matrices(Decoder& d) {
   std::int64_t offset = 0;
   const Operand address = d.address(loads ? 1 : 0, offset);
   if (loads) {
-    d.emit(transposed ? run_load_matrices<true> : run_load_matrices<false>, d.destinations(0, Type::b32), {address}).in.immediate[0] = offset;
+    d.emit(transposed ? run_load_matrices<true> : run_load_matrices<false>, d.destinations(0, Type::b32), {address})
+        .in.immediate[0] = offset;
     return;
   }
   std::vector<Operand> sources = {address};
@@ -117,7 +119,8 @@ void select_matrices(Decoder& d) {
   d.emit(transposed ? run_store_matrices<true> : run_store_matrices<false>, {}, sources).in.immediate[0] = offset;
 }
 void select_transpose(Decoder& d) {
-  if (!d.take("sync") || !d.take("aligned") || !d.take("m8n8") || !d.take("trans") || d.type() != Type::b16) d.unknown();
+  if (!d.take("sync") || !d.take("aligned") || !d.take("m8n8") || !d.take("trans") || d.type() != Type::b16)
+    d.unknown();
   d.emit(run_transpose, {d.destination(0, Type::b32)}, {d.source(1, Type::b32)});
 }
 

@@ -83,8 +83,10 @@ void run_store(Warp& w, const Instruction& in) {
   const unsigned char* base = memory_of_all<kSpace>(w, in, addresses, sizeof(T) * static_cast<u64>(values), true);
   w.for_each_lane([&](int lane) {
     auto* to = const_cast<unsigned char*>(base) + addresses[lane] + offset;
-    if (base == nullptr) to = memory_at<kSpace>(w, in, addresses[lane] + offset, sizeof(T) * static_cast<u64>(values), true, lane);
-    for (int k = 0; k < values; ++k) std::memcpy(to + static_cast<std::size_t>(k) * sizeof(T), w.at<T>(in, k + 1) + lane, sizeof(T));
+    if (base == nullptr)
+      to = memory_at<kSpace>(w, in, addresses[lane] + offset, sizeof(T) * static_cast<u64>(values), true, lane);
+    for (int k = 0; k < values; ++k)
+      std::memcpy(to + static_cast<std::size_t>(k) * sizeof(T), w.at<T>(in, k + 1) + lane, sizeof(T));
   });
   if constexpr (kSpace != Space::local) w.machine->progress();
 }
@@ -107,9 +109,30 @@ bool skip_order_and_caches(Decoder& d) {
   while (true) {
     if (d.take("L2::cache_hint")) {
       policy = true;
-    } else if (d.take_any({"volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys", "nc", "ca",
-                           "cg", "cs", "lu", "cv", "wb", "wt", "L1::no_allocate", "L1::evict_first", "L1::evict_last",
-                           "L2::64B", "L2::128B", "L2::256B"})
+    } else if (d.take_any({"volatile",
+                           "weak",
+                           "relaxed",
+                           "acquire",
+                           "release",
+                           "acq_rel",
+                           "cta",
+                           "cluster",
+                           "gpu",
+                           "sys",
+                           "nc",
+                           "ca",
+                           "cg",
+                           "cs",
+                           "lu",
+                           "cv",
+                           "wb",
+                           "wt",
+                           "L1::no_allocate",
+                           "L1::evict_first",
+                           "L1::evict_last",
+                           "L2::64B",
+                           "L2::128B",
+                           "L2::256B"})
                    .empty()) {
       return policy;
     }
@@ -183,7 +206,8 @@ void run_atomic(Warp& w, const Instruction& in) {
   const T* const b = w.at<T>(in, 2);
   const T* const c = w.at<T>(in, in.count > 3 ? 3 : 2);
   w.for_each_lane([&](int lane) {
-    unsigned char* at = memory_at<kSpace>(w, in, addresses[lane] + static_cast<u64>(in.immediate[0]), sizeof(T), true, lane);
+    unsigned char* at =
+        memory_at<kSpace>(w, in, addresses[lane] + static_cast<u64>(in.immediate[0]), sizeof(T), true, lane);
     T old;
     std::memcpy(&old, at, sizeof old);
     const T changed = F{}(old, b[lane], c[lane]);
@@ -234,10 +258,16 @@ void select_atomic(Decoder& d) {
   const Type type = d.type();
   Handler handler = nullptr;
   switch (type) {
-    case Type::u32: case Type::b32: handler = atomic_named<u32>(operation, space); break;
-    case Type::u64: case Type::b64: handler = atomic_named<u64>(operation, space); break;
-    case Type::s32: handler = operation == "add" ? atomic_named<u32>(operation, space) : atomic_named<std::int32_t>(operation, space); break;
-    case Type::s64: handler = operation == "add" ? atomic_named<u64>(operation, space) : atomic_named<std::int64_t>(operation, space); break;
+    case Type::u32:
+    case Type::b32: handler = atomic_named<u32>(operation, space); break;
+    case Type::u64:
+    case Type::b64: handler = atomic_named<u64>(operation, space); break;
+    case Type::s32:
+      handler = operation == "add" ? atomic_named<u32>(operation, space) : atomic_named<std::int32_t>(operation, space);
+      break;
+    case Type::s64:
+      handler = operation == "add" ? atomic_named<u64>(operation, space) : atomic_named<std::int64_t>(operation, space);
+      break;
     case Type::f32: handler = atomic_named<float>(operation, space); break;
     case Type::f64: handler = atomic_named<double>(operation, space); break;
     default: break;
@@ -257,7 +287,8 @@ void select_map(Decoder& d) {  // mapa
   const Handler handler = [](Warp& w, const Instruction& in) {
     const u32 *address = w.at<u32>(in, 1), *rank = w.at<u32>(in, 2);
     u32 values[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) values[lane] = (address[lane] & ((1u << kRankShift) - 1)) | (rank[lane] + 1) << kRankShift;
+    for (int lane = 0; lane < kLanes; ++lane)
+      values[lane] = (address[lane] & ((1u << kRankShift) - 1)) | (rank[lane] + 1) << kRankShift;
     w.set(in, 0, values);
   };
   d.emit(handler, {d.destination(0, type)}, {d.source(1, type), d.source(2, type)});
@@ -267,11 +298,13 @@ void run_nothing(Warp&, const Instruction&) {}
 
 /// What only moves data between caches.
 void select_prefetch(Decoder& d) {
-  while (!d.take_any({"global", "L1", "L2", "L2::evict_last", "L2::evict_normal", "tensormap", "param"}).empty()) continue;
+  while (!d.take_any({"global", "L1", "L2", "L2::evict_last", "L2::evict_normal", "tensormap", "param"}).empty())
+    continue;
   d.emit(run_nothing, {}, {});
 }
 void select_policy(Decoder& d) {
-  while (!d.take_any({"fractional", "L2::evict_first", "L2::evict_last", "L2::evict_unchanged", "b64"}).empty()) continue;
+  while (!d.take_any({"fractional", "L2::evict_first", "L2::evict_last", "L2::evict_unchanged", "b64"}).empty())
+    continue;
   d.emit([](Warp&, const Instruction&) {}, {d.destination(0, Type::b64)}, {});
 }
 

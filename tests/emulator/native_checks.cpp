@@ -15,9 +15,7 @@
 namespace emulator {
 namespace {
 
-thread_local struct {
-  unsigned x = 0, y = 0, z = 0;
-} threadIdx, blockIdx, gridDim;
+thread_local struct { unsigned x = 0, y = 0, z = 0; } threadIdx, blockIdx, gridDim;
 
 constexpr std::size_t kThreads = 512;
 constexpr std::size_t kStackBytes = 64 << 10;
@@ -56,7 +54,8 @@ class Fibers {
     fiber.start.uc_link = nullptr;
     static thread_local Fibers* self;
     self = this;
-    makecontext(&fiber.start, [] { self->live(); }, 0);
+    makecontext(
+        &fiber.start, [] { self->live(); }, 0);
     setcontext(&fiber.start);
     std::abort();
   }
@@ -81,7 +80,9 @@ thread_local Fibers* fibers = nullptr;
 
 void __syncthreads() { fibers->sync(); }
 template <class T>
-void atomicAdd(T* to, T value) { *to += value; }
+void atomicAdd(T* to, T value) {
+  *to += value;
+}
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
@@ -115,22 +116,23 @@ void call(void (*kernel)(Parameters...), const unsigned char* parameters) {
   std::apply(kernel, std::tuple<const Parameters&...>{next(std::type_identity<Parameters>{})...});
 }
 template <auto kKernel>
-void thread_of(const void* parameters) { call(kKernel, static_cast<const unsigned char*>(parameters)); }
+void thread_of(const void* parameters) {
+  call(kKernel, static_cast<const unsigned char*>(parameters));
+}
 
 struct Check {
   std::string_view name;
   void (*thread)(const void* parameters);
   bool syncs;
 };
-constexpr Check kChecks[] = {
-    {"check_fill_q", thread_of<check_fill_q>, false},
-    {"check_fill_rope", thread_of<check_fill_rope>, false},
-    {"check_fill_table", thread_of<check_fill_table>, false},
-    {"check_fill_selection", thread_of<check_fill_selection>, false},
-    {"check_fill_kv", thread_of<check_fill_kv>, false},
-    {"check_new_rows", thread_of<check_new_rows>, false},
-    {"check_oracle", thread_of<check_oracle>, true},
-    {"check_plain", thread_of<check_plain>, true}};
+constexpr Check kChecks[] = {{"check_fill_q", thread_of<check_fill_q>, false},
+                             {"check_fill_rope", thread_of<check_fill_rope>, false},
+                             {"check_fill_table", thread_of<check_fill_table>, false},
+                             {"check_fill_selection", thread_of<check_fill_selection>, false},
+                             {"check_fill_kv", thread_of<check_fill_kv>, false},
+                             {"check_new_rows", thread_of<check_new_rows>, false},
+                             {"check_oracle", thread_of<check_oracle>, true},
+                             {"check_plain", thread_of<check_plain>, true}};
 
 }  // namespace
 

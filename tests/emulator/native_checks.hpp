@@ -1,5 +1,5 @@
-// native_checks.hpp -- the kernels of checks (templates/check/kernels.cuh), compiled for the host. They are most of what
-// a check executes, and not what it is there to try. One thread at a time.
+// native_checks.hpp -- the kernels of checks (templates/check/kernels.cuh), compiled for the host. They are most of
+// what a check executes, and not what it is there to try. One thread at a time.
 #pragma once
 
 #include <string_view>

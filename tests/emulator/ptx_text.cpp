@@ -71,7 +71,9 @@ class Parser {
   void expect(char c) {
     if (!take(c)) fail((std::string("expected '") + c + "'").c_str());
   }
-  static bool in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%'; }
+  static bool in_name(char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '$' || c == '%';
+  }
 
   std::string name() {
     skip();

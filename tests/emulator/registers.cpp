@@ -41,7 +41,8 @@ std::vector<Block> blocks_of(const std::vector<RawInstruction>& code, std::size_
     for (std::size_t i = block.begin; i < block.end; ++i) {
       const RawInstruction& raw = code[i];
       const auto uses = [&](Operand o) {
-        if (is_register(o) && !has(block.defined, static_cast<std::size_t>(o))) add(block.used, static_cast<std::size_t>(o));
+        if (is_register(o) && !has(block.defined, static_cast<std::size_t>(o)))
+          add(block.used, static_cast<std::size_t>(o));
       };
       uses(raw.guard);
       for (std::size_t k = raw.in.results; k < raw.operands.size(); ++k) uses(raw.operands[k]);
@@ -96,7 +97,8 @@ std::int64_t place_registers(const std::vector<RawInstruction>& code, const std:
   std::vector<std::size_t> order;
   for (std::size_t r = 0; r < widths.size(); ++r)
     if (intervals[r].first != SIZE_MAX) order.push_back(r);
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return intervals[a].first < intervals[b].first; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return intervals[a].first < intervals[b].first; });
   std::map<int, std::vector<Operand>> free;
   std::multimap<std::size_t, std::size_t> ending;
   places.assign(widths.size(), 0);

@@ -41,9 +41,7 @@ void run_barrier(Warp& w, const Instruction& in) {
   f.generation = generation;
 }
 
-void run_warp_barrier(Warp& w, const Instruction& in) {
-  w.together(w.at<u32>(in, 0)[__builtin_ctz(w.exec)], true);
-}
+void run_warp_barrier(Warp& w, const Instruction& in) { w.together(w.at<u32>(in, 0)[__builtin_ctz(w.exec)], true); }
 
 void select_bar(Decoder& d) {
   d.take("cta");
@@ -133,14 +131,17 @@ void run_mbarrier_wait(Warp& w, const Instruction& in) {
   });
   if (missing < 0 || !kMayWait || w.machine->random() % 4 == 0) return w.set_predicate(in, 0, done);
   Fragment& f = w.wait(Wait::for_mbarrier, true);
-  f.barrier = static_cast<u32>((addresses[missing] & ~kSharedWindow) + static_cast<u64>(in.immediate[0])) | (parity[missing] & 1) << 31;
+  f.barrier = static_cast<u32>((addresses[missing] & ~kSharedWindow) + static_cast<u64>(in.immediate[0])) |
+              (parity[missing] & 1) << 31;
   f.until = w.machine->clock + 1 + w.machine->draw(20000);
 }
 
 void select_mbarrier(Decoder& d) {
   const std::string_view what = d.take_any({"init", "inval", "arrive", "expect_tx", "try_wait", "test_wait"});
   const bool expects = what == "arrive" && d.take("expect_tx"), parity = d.take("parity");
-  while (!d.take_any({"release", "acquire", "relaxed", "cta", "cluster", "shared", "shared::cta", "shared::cluster"}).empty()) continue;
+  while (!d.take_any({"release", "acquire", "relaxed", "cta", "cluster", "shared", "shared::cta", "shared::cluster"})
+              .empty())
+    continue;
   if (d.type() != Type::b64) d.unknown();
   std::int64_t offset = 0;
   if (what == "init") {
@@ -156,7 +157,8 @@ void select_mbarrier(Decoder& d) {
     if (d.argument(0).name != "_") d.unknown("the state of an arrival");
     const Operand address = d.address(1, offset);
     const Operand count = d.arguments() > 2 ? d.source(2, Type::u32) : d.constant<u32>(1);
-    d.emit(expects ? run_mbarrier_arrive_and_expect : run_mbarrier_arrive, {}, {address, count}).in.immediate[0] = offset;
+    d.emit(expects ? run_mbarrier_arrive_and_expect : run_mbarrier_arrive, {}, {address, count}).in.immediate[0] =
+        offset;
   } else {
     if (!parity || d.arguments() > 3) d.unknown();
     const Operand address = d.address(1, offset);
@@ -176,8 +178,8 @@ void select_nap(Decoder& d) {
 }
 
 void select_fence(Decoder& d) {
-  while (!d.take_any({"proxy", "async", "alias", "tensormap::generic", "mbarrier_init", "acq_rel", "sc", "acquire", "release", "cta", "cluster",
-                      "gpu", "sys", "gl", "global", "shared::cta", "shared::cluster"})
+  while (!d.take_any({"proxy", "async", "alias", "tensormap::generic", "mbarrier_init", "acq_rel", "sc", "acquire",
+                      "release", "cta", "cluster", "gpu", "sys", "gl", "global", "shared::cta", "shared::cluster"})
               .empty())
     continue;
   d.emit(run_nothing, {}, {});

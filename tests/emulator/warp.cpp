@@ -18,14 +18,15 @@ std::string hexadecimal(std::uint64_t x) {
 
 void Warp::fault(const Instruction& in, const std::string& what) const {
   std::ostringstream text;
-  text << launch->config.kernel->name << ", CTA " << cta->number << ", warp " << index << ", lanes " << hexadecimal(exec)
-       << ", PTX line " << in.line << " '" << launch->config.program->text_of(in) << "': " << what;
+  text << launch->config.kernel->name << ", CTA " << cta->number << ", warp " << index << ", lanes "
+       << hexadecimal(exec) << ", PTX line " << in.line << " '" << launch->config.program->text_of(in) << "': " << what;
   throw Fault(text.str());
 }
 
 unsigned char* Warp::global_if(const Instruction& in, std::uint64_t address, std::uint64_t bytes, bool writes) const {
   const auto holds = [&](const Range& range) {
-    return address - range.begin < range.bytes && range.bytes - (address - range.begin) >= bytes && range.writable >= writes;
+    return address - range.begin < range.bytes && range.bytes - (address - range.begin) >= bytes &&
+           range.writable >= writes;
   };
   Range& recent = launch->recent[static_cast<std::size_t>(&in - launch->config.program->code.data())];
   if (!holds(recent)) {

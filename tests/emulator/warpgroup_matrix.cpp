@@ -1,5 +1,5 @@
-// warpgroup_matrix.cpp -- wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Each warp computes its 16
-// of 64 rows. When it does is drawn: as it issues the instruction, or as late as it waits for it. Until then the
+// warpgroup_matrix.cpp -- wgmma (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Each warp computes its
+// 16 of 64 rows. When it does is drawn: as it issues the instruction, or as late as it waits for it. Until then the
 // accumulators belong to the instruction.
 #include <algorithm>
 
@@ -61,7 +61,8 @@ void read_operand(Warp& w, const Instruction& in, u64 bits, bool transposed, boo
       u16 elements[8];
       std::memcpy(elements, w.shared(in, descriptor.address(first + outer, inner), 16), 16);
       for (int e = 0; e < 8; ++e)
-        put(outer + (transposed ? e : 0), inner + (transposed ? 0 : e), bf16 ? from_bf16(elements[e]) : from_f16(elements[e]));
+        put(outer + (transposed ? e : 0), inner + (transposed ? 0 : e),
+            bf16 ? from_bf16(elements[e]) : from_f16(elements[e]));
     }
   }
 }
@@ -81,12 +82,14 @@ void multiply(Warp& w, const MatrixWork& work) {
   alignas(64) float rows[2][kInner][kLanes];  // of each lane, its two rows of A
   for (int half = 0; half < 2; ++half)
     for (int k = 0; k < kInner; ++k)
-      for (int lane = 0; lane < kLanes; ++lane) rows[half][k][lane] = a[static_cast<std::size_t>(lane / 4 + 8 * half)][static_cast<std::size_t>(k)];
+      for (int lane = 0; lane < kLanes; ++lane)
+        rows[half][k][lane] = a[static_cast<std::size_t>(lane / 4 + 8 * half)][static_cast<std::size_t>(k)];
   alignas(64) float b[256 / 8][2][kInner][16];
-  read_operand(w, in, work.b_descriptor, (in.immediate[0] & kTransposedB) != 0, bf16, 0, columns, [&](int column, int k, float x) {
-    float* to = b[column / 8][column % 2][k] + column % 8 / 2;
-    to[0] = to[4] = to[8] = to[12] = x;
-  });
+  read_operand(w, in, work.b_descriptor, (in.immediate[0] & kTransposedB) != 0, bf16, 0, columns,
+               [&](int column, int k, float x) {
+                 float* to = b[column / 8][column % 2][k] + column % 8 / 2;
+                 to[0] = to[4] = to[8] = to[12] = x;
+               });
   for (int result = 0; result < in.results; ++result) {
     float* const d = w.at<float>(in, result);
     const int tile = result / 4, half = result / 2 % 2, odd = result % 2;
@@ -137,7 +140,8 @@ void run_issue(Warp& w, const Instruction& in) {
       for (int lane = 0; lane < kLanes; ++lane)
         for (int half = 0; half < 2; ++half) {
           const auto bits = static_cast<u16>(words[lane] >> 16 * half);
-          work.a[static_cast<std::size_t>(lane / 4 + k % 2 * 8)][static_cast<std::size_t>(lane % 4 * 2 + k / 2 * 8 + half)] =
+          work.a[static_cast<std::size_t>(lane / 4 + k % 2 * 8)]
+                [static_cast<std::size_t>(lane % 4 * 2 + k / 2 * 8 + half)] =
               (in.immediate[0] & kBf16) != 0 ? from_bf16(bits) : from_f16(bits);
         }
     }
@@ -198,7 +202,8 @@ void select(Decoder& d) {
     sources.insert(sources.end(), results.begin() + 1, results.end());
     sources.push_back(predicate);
     d.emit(run_issue, results, sources).in.immediate[0] =
-        (type == Type::bf16 ? kBf16 : 0) | (transposed_a != 0 ? kTransposedA : 0) | (transposed_b != 0 ? kTransposedB : 0) | (registers ? kRegistersA : 0);
+        (type == Type::bf16 ? kBf16 : 0) | (transposed_a != 0 ? kTransposedA : 0) |
+        (transposed_b != 0 ? kTransposedB : 0) | (registers ? kRegistersA : 0);
   }
 }
 
@@ -212,7 +217,8 @@ bool defers(Warp& w, const Instruction& in) {
     const auto found = queue.pending.find(in.operands[k]);
     if (found == queue.pending.end()) continue;
     // The accumulators of one instruction may be those of the next one.
-    const bool accumulator = issues && std::find(in.operands, in.operands + in.results, in.operands[k]) != in.operands + in.results;
+    const bool accumulator =
+        issues && std::find(in.operands, in.operands + in.results, in.operands[k]) != in.operands + in.results;
     if (accumulator) continue;
     if (in.run != kCopy32 || w.exec != kAllLanes) {
       w.fault(in, k < in.results ? "writes an accumulator of a wgmma that has not been waited for"
@@ -228,7 +234,8 @@ bool defers(Warp& w, const Instruction& in) {
     queue.work.push_back(copy);
     return true;
   }
-  if (in.run == kCopy32 && queue.pending.contains(in.operands[0])) w.fault(in, "writes an accumulator of a wgmma that has not been waited for");
+  if (in.run == kCopy32 && queue.pending.contains(in.operands[0]))
+    w.fault(in, "writes an accumulator of a wgmma that has not been waited for");
   return false;
 }
 

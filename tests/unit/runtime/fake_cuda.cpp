@@ -315,6 +315,9 @@ CUresult cuMemAlloc(CUdeviceptr* pointer, std::size_t bytes) {
   if (static_cast<std::int64_t>(bytes) > gpu.memory_bytes - gpu.allocated_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
   // The bytes behind it belong to no buffer.
   *pointer = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, bytes / 256 * 256 + 512));
+  // What nobody has written is NaN for those that execute. Pages of more than that are left to those that use them.
+  constexpr std::size_t kSpoilt = 64 << 20;
+  if (gpu.executor.load) std::memset(reinterpret_cast<void*>(*pointer), 0xff, std::min(bytes, kSpoilt));
   buffer_sizes[*pointer] = bytes;
   gpu.allocated_bytes += static_cast<std::int64_t>(bytes);
   ++gpu.live_buffers;
@@ -371,7 +374,8 @@ CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, std::size_t bytes, CUstre
 }
 CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   LOCKED();
-  submit(stream, {[=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, nullptr});
+  submit(stream,
+         {[=] { std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes); }, nullptr});
   return CUDA_SUCCESS;
 }
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, std::size_t count, CUstream stream) {
@@ -606,13 +610,8 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   map->opaque[0] = reinterpret_cast<std::uintptr_t>(address);
   if (gpu.quiet) return CUDA_SUCCESS;
   ENTER(cuTensorMapEncodeTiled);
-  FakeTensorMap encoded{type,
-                        address,
-                        {sizes, sizes + rank},
-                        {strides, strides + rank - 1},
-                        {box, box + rank},
-                        swizzle,
-                        promotion};
+  FakeTensorMap encoded{type,    address,  {sizes, sizes + rank}, {strides, strides + rank - 1}, {box, box + rank},
+                        swizzle, promotion};
   if (gpu.encode) gpu.encode(map, encoded);
   gpu.tensor_maps.push_back(std::move(encoded));
   return CUDA_SUCCESS;

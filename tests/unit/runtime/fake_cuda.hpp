@@ -49,8 +49,8 @@ struct FakeExecutor {
   std::function<int(const void* library, const std::string& kernel, int threads, std::size_t shared_bytes)>
       resident_ctas_per_sm;
   /// Copies the parameters of a launch.
-  std::function<std::shared_ptr<const void>(const void* library, const std::string& kernel, const CUlaunchConfig& config,
-                                            void** params)>
+  std::function<std::shared_ptr<const void>(const void* library, const std::string& kernel,
+                                            const CUlaunchConfig& config, void** params)>
       prepare;
   std::function<void(CUstream stream, FakeWork work)> enqueue;
   std::function<CUresult()> finish;  ///< all work of all streams
