@@ -29,7 +29,10 @@ namespace leanattn {
 namespace {
 
 /// Before the library looks for NVRTC.
-[[gnu::constructor]] void find_nvrtc() { setenv("LEANATTN_NVRTC_DIR", EMULATED_NVRTC_DIR, 1); }
+[[gnu::constructor]] void find_nvrtc() {
+  setenv("LEANATTN_NVRTC_DIR", EMULATED_NVRTC_DIR, 1);
+  unsetenv("LEANATTN_NVRTC_LIB");
+}
 
 class EmulatorTest : public testing::Test {
  protected:

@@ -240,22 +240,23 @@ Handler atomic_named(std::string_view name, Space space) {
 void select_atomic(Decoder& d) {
   const bool returns = d.opcode().starts_with("atom");
   const std::size_t address_at = returns ? 1 : 0;
-  const auto operations = {"add", "min", "max", "exch", "inc", "dec", "cas", "and", "or", "xor"};
+  // Modifiers come in any order, the type last.
   std::string_view operation;
   Space space = Space::generic;
-  while (operation.empty()) {
+  Type type = Type::none;
+  while (type == Type::none) {
     skip_order_and_caches(d);
     if (d.take("global")) {
       space = Space::global;
     } else if (d.take("shared") || d.take("shared::cta")) {
       space = Space::shared;
+    } else if (const auto named = d.take_any({"add", "min", "max", "exch", "inc", "dec", "cas", "and", "or", "xor"});
+               !named.empty()) {
+      operation = named;
     } else {
-      for (const char* name : operations)
-        if (d.take(name)) operation = name;
-      if (operation.empty()) d.unknown();
+      type = d.type();
     }
   }
-  const Type type = d.type();
   Handler handler = nullptr;
   switch (type) {
     case Type::u32:

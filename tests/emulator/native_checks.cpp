@@ -1,7 +1,6 @@
 // native_checks.cpp -- threads of a CTA as fibers, which switch at __syncthreads.
 #include "tests/emulator/native_checks.hpp"
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <bit>
@@ -27,26 +26,28 @@ class Fibers {
   void run(void (*body)(const void*), const void* argument) {
     body_ = body, argument_ = argument;
     done_ = 0;
-    if (_setjmp(caller_) == 0) go_to(0);
+    if (__builtin_setjmp(caller_) == 0) go_to(0);
   }
   /// Lets the other threads come as far as this one.
   void sync() {
     const std::size_t self = current_;
-    if (_setjmp(fibers_[self].at) == 0) go_to((self + 1) % kThreads);
+    if (__builtin_setjmp(fibers_[self].at) == 0) go_to((self + 1) % kThreads);
   }
 
  private:
+  using Place = void* [5];
   struct Fiber {
     std::unique_ptr<char[]> stack;
     ucontext_t start;
-    jmp_buf at;
+    Place at;
   };
 
-  [[noreturn]] void go_to(std::size_t thread) {
+  // The compiler's jumps, which neither save signal masks nor are a sanitizer's. They lead out of a function.
+  [[noreturn, gnu::noinline]] void go_to(std::size_t thread) {
     current_ = thread;
     threadIdx.x = static_cast<unsigned>(thread);
     Fiber& fiber = fibers_[thread];
-    if (fiber.stack != nullptr) _longjmp(fiber.at, 1);
+    if (fiber.stack != nullptr) __builtin_longjmp(fiber.at, 1);
     fiber.stack = std::make_unique<char[]>(kStackBytes);
     getcontext(&fiber.start);
     fiber.start.uc_stack.ss_sp = fiber.stack.get();
@@ -59,19 +60,20 @@ class Fibers {
     setcontext(&fiber.start);
     std::abort();
   }
+  [[noreturn, gnu::noinline]] void leave() { __builtin_longjmp(caller_, 1); }
   [[noreturn]] void live() {
     const std::size_t self = current_;
     while (true) {
       body_(argument_);
       ++done_;
-      if (_setjmp(fibers_[self].at) != 0) continue;
-      if (done_ == kThreads) _longjmp(caller_, 1);
+      if (__builtin_setjmp(fibers_[self].at) != 0) continue;
+      if (done_ == kThreads) leave();
       go_to((self + 1) % kThreads);
     }
   }
 
   std::vector<Fiber> fibers_{kThreads};
-  jmp_buf caller_;
+  Place caller_;
   void (*body_)(const void*) = nullptr;
   const void* argument_ = nullptr;
   std::size_t current_ = 0, done_ = 0;
