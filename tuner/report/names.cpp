@@ -42,8 +42,8 @@ std::string shape_name(const Shape& given) {
     };
     const std::int64_t decodes = shape.batch - mix.chunks, tokens = chunk_tokens(shape);
     const std::string count = mix.chunks == 1 ? "" : fmt::format("{} x ", mix.chunks);
-    const std::string chunks = fmt::format("{}{}{} of {}", count, about(tokens, mix.chunks), tokens / mix.chunks,
-                                           each(mix.chunk_context, mix.chunks));
+    std::string chunks = fmt::format("{}{}{} of {}", count, about(tokens, mix.chunks), tokens / mix.chunks,
+                                     each(mix.chunk_context, mix.chunks));
     if (decodes == 0) return chunks;
     const std::int64_t context = std::max<std::int64_t>(total_tokens(shape) - mix.chunk_context, 0);
     const std::string one = fmt::format("{} x 1 of {}", decodes, each(context, decodes));

@@ -9,8 +9,8 @@
 
 #include "cache/layers.hpp"
 #include "runtime/lookup/default_config.hpp"
-#include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/grids.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "tests/unit/tuner/search/session_fixture.hpp"
 
