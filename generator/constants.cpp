@@ -84,6 +84,7 @@ void add_constants_of_features(KernelSource& source) {
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");
   if (features.window > 0 && features.q_len > 1 && features.mask == QueryMask::full) source.define("LEAN_SEES_AHEAD");
   if (features.spans) source.define("LEAN_SPANS");
+  if (features.spans || features.second_cache) source.define("LEAN_LONG_ARGUMENTS");
   if (features.packed_kv) source.define("LEAN_PACKED_KV");
   if (needs_indices(features)) source.define("LEAN_INDEX_OF_PART");
   if (features.context_ranks > 0) source.define("LEAN_CONTEXT_RANKS");

@@ -114,7 +114,7 @@ Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant) {
   const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
   const std::string entry = with_entry_name(template_text(family.entry), kernel.entry);
   if (family.halves != nullptr) {
-    if (spec.features.spans) source.define("LEAN_SPANS");
+    if (spec.features.spans) source.define("LEAN_SPANS"), source.define("LEAN_LONG_ARGUMENTS");
     add_arguments(source);
     const std::string arguments = std::exchange(source.text, bodies_of(family.halves(spec), cuda_arch));
     family.add_modules(source);

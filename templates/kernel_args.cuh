@@ -113,19 +113,18 @@ struct LeanDecodeArgs {
 
   // Read only by threads that have waited for long or found a fault. Null: they break the context instead.
   LeanStatus* status;
-#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE) || \
-    defined(LEAN_SPANS)
+#if !defined(__CUDACC__) || defined(LEAN_GROUP) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_LONG_ARGUMENTS)
 
   // Kernels of a group only. Others have a shorter argument block, of which the driver copies no more.
   void* group;                   // LeanGroup of this rank
   const int* full_lengths;       // [batch], tokens of the whole contexts, over all ranks
   const int* context_starts;     // [batch], where in the whole context this rank's tokens begin; contiguous parts only
   int group_rank, group_checks;  // group_checks is not 0 if ranks compare full_lengths
-#if !defined(__CUDACC__) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_SECOND_CACHE) || defined(LEAN_SPANS)
+#if !defined(__CUDACC__) || defined(LEAN_CONTEXT_RANKS) || defined(LEAN_LONG_ARGUMENTS)
   int context_rank, reserved;  // this rank among all of a group, of which not all merge in the kernel
 #endif
 #endif
-#if !defined(__CUDACC__) || defined(LEAN_SECOND_CACHE) || defined(LEAN_SPANS)
+#if !defined(__CUDACC__) || defined(LEAN_LONG_ARGUMENTS)
 
   // Kernels with a second cache beside selected KV only: pages as those of k and v, with the same strides.
   const void* second_k;
@@ -154,7 +153,7 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
 #if !defined(__CUDACC__) || defined(LEAN_SPANS)
 static_assert(sizeof(LeanDecodeArgs) == 520, "host and device must agree on the argument block");
-#elif defined(LEAN_SECOND_CACHE)
+#elif defined(LEAN_LONG_ARGUMENTS)
 static_assert(sizeof(LeanDecodeArgs) == 512, "host and device must agree on the argument block");
 #elif defined(LEAN_CONTEXT_RANKS)
 static_assert(sizeof(LeanDecodeArgs) == 464, "host and device must agree on the argument block");

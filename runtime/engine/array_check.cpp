@@ -107,8 +107,10 @@ Result<void> describe(std::uint64_t offender, const DecodeProblem& problem, cons
 }  // namespace
 
 std::string array_check_source() {
-  return joined_templates("// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_SPANS",
-                          {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
+  return joined_templates(
+      "// Checks of leanattn's launches: what the arrays on the device hold.\n#define LEAN_LONG_ARGUMENTS\n#define "
+      "LEAN_SPANS",
+      {"kernel_args.cuh", "check/pages.cuh", "check/workspace.cuh"});
 }
 
 Result<ArrayCheck> ArrayCheck::load(Arch arch, CubinCache* cubins) {

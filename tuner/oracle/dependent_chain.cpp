@@ -75,7 +75,9 @@ extern "C" __global__ void __launch_bounds__(128)
 }  // namespace
 
 std::string dependent_chain_source() {
-  std::string source = "// The kernel in front of a dependent launch that is checked.\n#define LEAN_SPANS\n";
+  std::string source =
+      "// The kernel in front of a dependent launch that is checked.\n#define LEAN_LONG_ARGUMENTS\n#define "
+      "LEAN_SPANS\n";
   for (const std::string_view name : {"kernel_args.cuh", "check/features.cuh", "check/data.cuh", "check/layout.cuh"})
     append_template(source, name);
   return source + kSource;

@@ -38,6 +38,17 @@ std::vector<KernelSpec> one_of_each_family() {
   return specs;
 }
 
+TEST(Emit, LeavesNoConditionOfTheTemplatesToTheCompiler) {
+  for (const Features& features : {Features{}, Features{.window = 100, .context_parallel = 2},
+                                   Features{.q_len = 4, .ragged_q = true, .spans = true}, Features{.packed_kv = true},
+                                   Features{.page_size = 64, .selection_block = 64, .second_cache = true}}) {
+    const KernelSpec spec{.arch = {9, 0, true}, .features = features, .load = LoadPath::cp_async};
+    const auto kernel = emit(spec);
+    ASSERT_TRUE(kernel) << kernel.error().message;
+    EXPECT_EQ(kernel->source.find("\n#if"), std::string::npos) << kernel->entry;
+  }
+}
+
 TEST(Generator, TheSameSpecAlwaysGivesTheSameBytes) {
   for (const KernelSpec& spec : one_of_each_family()) EXPECT_EQ(emit(spec)->source, emit(spec)->source);
 }
