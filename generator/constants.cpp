@@ -81,6 +81,8 @@ void add_constants_of_features(KernelSource& source) {
   if (features.second_cache) source.define("LEAN_SECOND_CACHE");
   if (layout.appends_to_stage) source.define("LEAN_APPENDS_TO_STAGE");
   if (has_one_byte_elements(features) && layout.converts_rows) source.define("LEAN_SCALES");
+  if (stages_scales(features)) source.define("LEAN_STAGED_SCALES");
+  if (has_nibbles(features)) source.define("LEAN_NIBBLES");
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");
   if (features.window > 0 && features.q_len > 1 && features.mask == QueryMask::full) source.define("LEAN_SEES_AHEAD");
   if (features.spans) source.define("LEAN_SPANS");
@@ -139,13 +141,15 @@ void add_constants_of_features(KernelSource& source) {
 void add_constants_of_encoding(KernelSource& source) {
   const KernelSpec& spec = source.spec;
   const KernelLayout& layout = source.layout;
-  const bool converts = layout.converts_rows, one_byte = has_one_byte_elements(spec.features);
+  const bool converts = layout.converts_rows, scaled = has_scales(spec.features), staged = stages_scales(spec.features);
   source.flag("kGathers", layout.gathers_rows, "rows are copied one by one");
   source.number("kGatherWarps", layout.gathering_warps, "producer warps that copy them");
   source.flag("kConvertsRows", converts, "these warps turn rows into operands of the matrix instructions");
   layout.family->add_constants(source, ConstantGroup::copies);
   source.number("kKvBytes", converts ? 2 : kv_element_bytes(spec.features),
-                converts ? "bytes of an element of K and V in shared memory" : "bytes of an element of K and V");
+                converts                     ? "bytes of an element of K and V in shared memory"
+                : has_nibbles(spec.features) ? "bytes in which strides of K and V count: of two elements"
+                                             : "bytes of an element of K and V");
   if (const RowFormat* const row = row_format(spec.features); row != nullptr) {
     source.number("kRowByteColumns", row->latent_columns, "of a row of the cache: fp8 e4m3, one byte each");
     source.number("kRowGroup", row->group_columns, "of these that share a scale");
@@ -161,8 +165,9 @@ void add_constants_of_encoding(KernelSource& source) {
     source.number("kRowRope", 0, "none");
     source.number("kRowBytes", spec.head_dim, "of a row");
   }
-  source.flag("kHasScales", one_byte, "scales of K and V lie beside the cache");
-  if (one_byte) {
+  if (staged) source.number("kCopyBytes", kv_alignment(spec.features), "of a copy of rows to shared memory");
+  source.flag("kHasScales", scaled && !staged, "scales of K and V lie beside the cache");
+  if (scaled) {
     source.number("kKvFormat", static_cast<int>(kv_encoding(spec.features).element) - 1, "kE4m3, kE5m2, kInt8");
     source.number("kKvScale", static_cast<int>(spec.features.kv_scale),
                   "kScalePerTensor, kScalePerHead, kScalePerToken");

@@ -42,22 +42,21 @@ struct Enumeration<Rope> {
 template <>
 struct Enumeration<KvFormat> {
   static constexpr const char *kWhat = "KV format", *kPrefix = "LEANATTN_KV_";
-  static constexpr Enumerator kAll[] = {
-      {"same", ""}, {"fp8_e4m3", "e4m3"}, {"fp8_e5m2", "e5m2"}, {"int8", "i8"}, {"fp8_ds_mla", "dsmla"}};
+  static constexpr Enumerator kAll[] = {{"same", ""},   {"fp8_e4m3", "e4m3"},    {"fp8_e5m2", "e5m2"},
+                                        {"int8", "i8"}, {"fp8_ds_mla", "dsmla"}, {"int4", "i4"}};
 };
 template <>
 struct Enumeration<KvScale> {
   static constexpr const char *kWhat = "KV scale", *kPrefix = "LEANATTN_SCALE_";
-  static constexpr Enumerator kAll[] = {{"tensor", ""}, {"head", "h"}, {"token", "t"}};
+  static constexpr Enumerator kAll[] = {{"tensor", ""}, {"head", "h"}, {"token", "t"}, {"in_row", "r"}};
 };
 /// Whether the last enumerator is the same one everywhere.
 template <class Enum>
 consteval bool ends_with(Enum last, int last_in_c) {
   return static_cast<int>(last) == last_in_c && std::ssize(Enumeration<Enum>::kAll) == last_in_c + 1;
 }
-static_assert(ends_with(QueryMask::full, LEANATTN_MASK_FULL) && ends_with(KvScale::token, LEANATTN_SCALE_TOKEN) &&
-              ends_with(KvFormat::fp8_ds_mla, LEANATTN_KV_FP8_DS_MLA) &&
-              ends_with(Rope::interleaved, LEANATTN_ROPE_INTERLEAVED));
+static_assert(ends_with(QueryMask::full, LEANATTN_MASK_FULL) && ends_with(KvScale::in_row, LEANATTN_SCALE_IN_ROW) &&
+              ends_with(KvFormat::int4, LEANATTN_KV_INT4) && ends_with(Rope::interleaved, LEANATTN_ROPE_INTERLEAVED));
 
 template <class Enum>
 constexpr const Enumerator& enumerator(Enum value) {
@@ -155,12 +154,14 @@ inline constexpr auto kFeatures = std::tuple{
     feature("score", "_x", &Features::score, &leanattn_problem::score,
             {"--score", "EXPR", "An expression of score, q_index, kv_index and head that gives the new score"}),
     feature("kv_format", "_", &Features::kv_format, &leanattn_problem::kv_format,
-            {"--kv-dtype", "fp8_e4m3|fp8_e5m2|int8|fp8_ds_mla",
-             "The type of a one-byte KV cache; fp8 means fp8_e4m3; fp8_ds_mla: the rows of 656 bytes of latent caches; "
-             "default: the one of --dtype"},
+            {"--kv-dtype", "fp8_e4m3|fp8_e5m2|int8|fp8_ds_mla|int4",
+             "The type of a quantised KV cache; fp8 means fp8_e4m3; fp8_ds_mla: the rows of 656 bytes of latent "
+             "caches; int4: four bits, with a scale and a zero point per token; default: the one of --dtype"},
             {.python_name = "kv_dtype"}),
     feature("kv_scale", "", &Features::kv_scale, &leanattn_problem::kv_scale,
-            {"--kv-scale", "tensor|head|token", "What has a scale of its own in a one-byte cache; default tensor"},
+            {"--kv-scale", "tensor|head|token|in_row",
+             "What has a scale of its own in a quantised cache; in_row: a token, whose scale lies among the rows; "
+             "default tensor"},
             {.part_of = "kv_format"}),
     feature("v_head_dim", "_v", &Features::v_head_dim, &leanattn_problem::v_head_dim,
             {"--v-head-dim", "N", "The head size of V and O; default: the one of --head-dim"}),

@@ -69,7 +69,7 @@ Result<void> validate_selection(const Features& f) {
   }
   constexpr const char* kMerge = "Read the second cache in a launch of its own, and merge the two results.";
   for (const Other& other : {Other{f.batch_invariant, "batch_invariant", kMerge},
-                             Other{has_one_byte_elements(f), "a one-byte kv_format", kMerge}}) {
+                             Other{has_scales(f), "a kv_format that has scales", kMerge}}) {
     if (f.second_cache && other.asked)
       return fail(ErrorCode::unsupported, fmt::format("{} with second_cache", other.what), other.cure);
   }
@@ -121,7 +121,8 @@ Result<void> validate_group(const Features& f) {
   constexpr const char* kNotYet = "Kernels of a group do not have it yet: leave it out, or give one GPU the context.";
   for (const Other& other : {Other{f.q_len > 1 && f.mask == QueryMask::tree, "the query mask tree", kNotYet},
                              Other{f.spans, "spans", kNotYet}, Other{has_selection(f), "a selection", kNotYet},
-                             Other{f.batch_invariant, "batch_invariant", kNotYet}}) {
+                             Other{f.batch_invariant, "batch_invariant", kNotYet},
+                             Other{stages_scales(f), "a cache whose scales travel with its rows", kNotYet}}) {
     if (other.asked)
       return fail(ErrorCode::unsupported, fmt::format("{} with context_parallel {}", other.what, ranks_of_context(f)),
                   other.cure);

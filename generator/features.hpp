@@ -21,11 +21,12 @@ enum class QueryMask : std::uint8_t { causal, tree, full };
 /// with 2 i + 1.
 enum class Rope : std::uint8_t { none, half_split, interleaved };
 
-/// Element type of the KV cache: that of q, or one byte. fp8_ds_mla: rows of a latent cache that have a format of their
-/// own (kv_encoding.hpp).
-enum class KvFormat : std::uint8_t { same, fp8_e4m3, fp8_e5m2, int8, fp8_ds_mla };
-/// What has a scale of its own, in a cache of one-byte elements: the whole tensor, a KV head, or a token of a head.
-enum class KvScale : std::uint8_t { tensor, head, token };
+/// Element type of the KV cache: that of q, one byte, or four bits. fp8_ds_mla: rows of a latent cache that have a
+/// format of their own (kv_encoding.hpp).
+enum class KvFormat : std::uint8_t { same, fp8_e4m3, fp8_e5m2, int8, fp8_ds_mla, int4 };
+/// What has a scale of its own, in a cache of one-byte or four-bit elements: the whole tensor, a KV head, or a token of
+/// a head. in_row: a token of a head too, whose scale lies among the rows, which are aligned to four bytes only.
+enum class KvScale : std::uint8_t { tensor, head, token, in_row };
 
 std::string_view to_string(QueryMask v);
 std::string_view to_string(Rope v);

@@ -47,7 +47,7 @@ std::string_view template_text(std::string_view module) {
   return found != all.end() ? found->text : std::string_view();
 }
 
-DType operand_type(const KernelSpec& spec) { return has_one_byte_elements(spec.features) ? DType::fp16 : spec.dtype; }
+DType operand_type(const KernelSpec& spec) { return has_scales(spec.features) ? DType::fp16 : spec.dtype; }
 
 }  // namespace v1
 }  // namespace leanattn

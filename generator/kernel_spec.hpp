@@ -40,7 +40,7 @@ int shared_bytes_per_sm(Arch arch);
 enum class DType : std::uint8_t { bf16, fp16 };
 /// How KV bytes travel, which decides what can multiply them.
 ///   ldg       straight to registers; mma.sync
-///   cp_async  16-byte cp.async through shared memory (sm_80+); mma.sync
+///   cp_async  cp.async of 16 bytes, or of 4 where rows are aligned to no more, through shared memory; mma.sync
 ///   bulk      bulk copies completing on an mbarrier (sm_90+; PTX ISA, "cp.async.bulk"); mma.sync
 ///   tensor    a producer warp's tensor copies, 128-byte swizzled (sm_90a; PTX ISA, "cp.async.bulk.tensor"); wgmma
 ///   vector    straight to registers; fp32 FMAs, no matrix instructions (one or two query rows of a KV head)

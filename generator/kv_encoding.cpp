@@ -30,6 +30,7 @@ constexpr std::array kEncodings{
     KvEncoding{KvFormat::fp8_e5m2, KvElement::fp8_e5m2, 8, KvScales::beside, kNaN},
     KvEncoding{KvFormat::int8, KvElement::int8, 8, KvScales::beside, 0x80},
     KvEncoding{KvFormat::fp8_ds_mla, KvElement::fp8_e4m3, 8, KvScales::in_row, kNaN, &kDsMla},
+    KvEncoding{KvFormat::int4, KvElement::int4, 4, KvScales::beside, kNaN},  // all bytes are valid; scales tell
 };
 
 /// What templates/kv/produce_rows.cuh takes for granted.
@@ -80,6 +81,25 @@ Result<void> validate_row_format(const Features& f, int head_dim, DType dtype) {
   if (has_part_of_context(f))
     return refuse(fmt::format("with context_parallel {}", ranks_of_context(f)),
                   "Kernels of a group do not have it yet: leave it out, or give one GPU the context.");
+  return {};
+}
+
+Result<void> validate_nibbles(const Features& f, int head_dim) {
+  if (!has_nibbles(f)) return {};
+  const std::string name = fmt::format("a cache of {}", to_string(f.kv_format));
+  const auto refuse = [&](std::string what, std::string cure) {
+    return fail(ErrorCode::unsupported, fmt::format("{} {}", name, what), std::move(cure));
+  };
+  if (!has_token_scales(f))
+    return refuse(fmt::format("with a scale per {}", to_string(f.kv_scale)),
+                  "Its zero points are those of tokens: set kv_scale to in_row, or to token where rows are multiples "
+                  "of 16 bytes.");
+  if (f.latent) return refuse("that is latent", "Give K and V apart, or a latent cache of fp8.");
+  // Eight elements are a word, and four lanes share a row of K.
+  const int values = f.v_head_dim > 0 ? f.v_head_dim : head_dim;
+  if (head_dim % 64 != 0 || values % 64 != 0)
+    return refuse(fmt::format("with head_dim {} and v_head_dim {}", head_dim, values),
+                  "Its rows have multiples of 64.");
   return {};
 }
 

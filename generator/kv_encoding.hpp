@@ -10,8 +10,9 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// What the bits of an element mean. int8 is a whole number.
-enum class KvElement : std::uint8_t { of_q, fp8_e4m3, fp8_e5m2, int8 };
+/// What the bits of an element mean. int8 is a whole number, and so is int4, 0 to 15, from which the zero point of its
+/// token is taken.
+enum class KvElement : std::uint8_t { of_q, fp8_e4m3, fp8_e5m2, int8, int4 };
 /// Where the scales lie by which elements are multiplied: nowhere, beside the cache (with a KvScale), or in each row.
 enum class KvScales : std::uint8_t { none, beside, in_row };
 
@@ -39,8 +40,8 @@ struct KvEncoding {
   std::uint8_t poison;
   const RowFormat* row = nullptr;  ///< of a row with a format of its own
 
-  /// In which strides count.
-  constexpr int stride_bytes() const { return row != nullptr ? 1 : bits / 8; }
+  /// In which strides count. Of elements of four bits, two make a byte.
+  constexpr int stride_bytes() const { return row != nullptr || bits < 8 ? 1 : bits / 8; }
   /// Of a row of so many columns.
   constexpr int row_bytes(int columns) const { return row != nullptr ? row->bytes : columns * bits / 8; }
   /// By how much strides grow with a row, where rows are adjacent.
@@ -55,14 +56,25 @@ inline const KvEncoding& kv_encoding(const Features& features) { return kv_encod
 inline const RowFormat* row_format(const Features& features) { return kv_encoding(features).row; }
 /// Bytes in which strides of K and V count.
 inline int kv_element_bytes(const Features& features) { return kv_encoding(features).stride_bytes(); }
-/// Whether elements of K and V are one byte, with scales that lie beside the cache.
+/// Whether elements of K and V have scales that a launch is given, as those of one byte or four bits have.
+inline bool has_scales(const Features& features) { return kv_encoding(features).scales == KvScales::beside; }
+/// Whether such elements are one byte, or four bits.
 inline bool has_one_byte_elements(const Features& features) {
-  const KvEncoding& encoding = kv_encoding(features);
-  return encoding.bits == 8 && encoding.scales == KvScales::beside;
+  return has_scales(features) && kv_encoding(features).bits == 8;
 }
-/// Whether each token has a scale beside the cache.
+inline bool has_nibbles(const Features& features) { return kv_encoding(features).bits == 4; }
+/// Whether each token has a scale that a launch is given.
 inline bool has_token_scales(const Features& features) {
-  return kv_encoding(features).scales == KvScales::beside && features.kv_scale == KvScale::token;
+  return has_scales(features) && (features.kv_scale == KvScale::token || features.kv_scale == KvScale::in_row);
+}
+/// What bases and strides of K and V are multiples of, in bytes: those of one copy of a kernel.
+inline int kv_alignment(const Features& features) {
+  return has_scales(features) && features.kv_scale == KvScale::in_row ? 4 : 16;
+}
+/// Whether kernels bring the scales of tokens with their rows, and so need all of them: where they lie among the rows,
+/// or hold zero points.
+inline bool stages_scales(const Features& features) {
+  return has_token_scales(features) && (features.kv_scale == KvScale::in_row || has_nibbles(features));
 }
 
 /// Columns of K.
@@ -73,6 +85,8 @@ constexpr int scale_bytes(const RowFormat& row) { return row.latent_columns / ro
 /// Whether a problem can have rows with the format that it asks for. Errors: unsupported, naming what does not go with
 /// them and what to do.
 Result<void> validate_row_format(const Features& features, int head_dim, DType dtype);
+/// Whether a cache of four-bit elements can be as a problem asks. Errors: unsupported, likewise.
+Result<void> validate_nibbles(const Features& features, int head_dim);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -12,11 +12,11 @@ void add_line(KernelSource& source) {
   const KernelSpec& spec = source.spec;
   const KernelLayout& layout = source.layout;
   const Features& features = spec.features;
-  const bool one_byte = has_one_byte_elements(features), selects = has_selection(features);
+  const bool scaled = has_scales(features), selects = has_selection(features);
   if (!source.is_half) add_arguments(source);
   source.add({"prelude.cuh"});
   if (spec.dtype == DType::bf16) source.add({"attend/bf16.cuh"});
-  if (spec.dtype == DType::fp16 || one_byte) source.add({"attend/fp16.cuh"});
+  if (spec.dtype == DType::fp16 || scaled) source.add({"attend/fp16.cuh"});
   source.add({"line/rows.cuh"});
   if (needs_positions(features)) source.add({"line/part_of_context.cuh"});
   source.add({"line/work.cuh"});
@@ -25,14 +25,17 @@ void add_line(KernelSource& source) {
               selects               ? "kv/selection.cuh"
               : layout.gathers_rows ? "kv/row_pages.cuh"
                                     : "kv/page_table.cuh",
-              "attend/score.cuh", one_byte ? "kv/elements_8bit.cuh" : "kv/elements_16bit.cuh",
+              "attend/score.cuh",
+              has_nibbles(features) ? "kv/elements_4bit.cuh"
+              : scaled              ? "kv/elements_8bit.cuh"
+                                    : "kv/elements_16bit.cuh",
               features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
   if (layout.gathers_rows) source.add({"kv/token_holes.cuh"});
   if (selects && !layout.gathers_rows) source.add({"kv/run_holes.cuh"});
   if (features.append) source.add({"kv/append.cuh"});
   if (features.append && !layout.appends_to_stage && row_format(features) == nullptr)
     source.add({"kv/append_elements.cuh", "kv/append_to_cache.cuh"});
-  if (one_byte) source.add({"attend/value_unit.cuh"});
+  if (scaled) source.add({"attend/value_unit.cuh"});
   if (source.variant == KernelVariant::stamped) source.add({"stamps.cuh"});
   source.add({"bounded_wait.cuh"});
 }

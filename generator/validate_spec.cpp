@@ -46,6 +46,7 @@ Result<void> validate_problem(const KernelSpec& spec) {
         fmt::format("append into a cache of {} on {}", to_string(features.kv_format), to_string(spec.arch)),
         "Conversions to fp8 exist from sm_89 on; int8 works everywhere.");
   if (auto ok = validate_for_head(features, spec.head_dim); !ok) return ok;
+  if (auto ok = validate_nibbles(features, spec.head_dim); !ok) return ok;
   if (spec.pdl && spec.arch.major < 9)
     return unsupported_spec(fmt::format("programmatic dependent launch does not exist on {}", to_string(spec.arch)),
                             "it needs sm_90 or newer");

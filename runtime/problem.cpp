@@ -309,6 +309,7 @@ Result<void> validate(const DecodeProblem& problem) {
   if (auto ok = validate(problem.features); !ok) return ok;
   if (auto ok = validate_for_head(problem.features, problem.head_dim); !ok) return ok;
   if (auto ok = validate_row_format(problem.features, problem.head_dim, problem.dtype); !ok) return ok;
+  if (auto ok = validate_nibbles(problem.features, problem.head_dim); !ok) return ok;
   if (auto ok = validate_head_shares(problem); !ok) return ok;
   return check_head_dim("v_head_dim", v_head_dim(problem), kLargestValueDim);
 }

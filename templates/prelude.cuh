@@ -153,6 +153,12 @@ LEAN_DEVICE void copy_async_16(u32 destination, const char* source, bool valid) 
                : "memory");
 }
 
+// The same with 4 bytes. Unlike 16 they go by way of L1.
+LEAN_DEVICE void copy_async_4(u32 destination, const char* source, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination), "l"(source), "r"(valid ? 4 : 0)
+               : "memory");
+}
+
 // mbarriers in shared memory. One completes a phase after `count` arrivals and the bytes that were expected.
 LEAN_DEVICE void init_barrier(u32 barrier, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");

@@ -39,6 +39,10 @@ LEAN_HD constexpr LeanStage lean_warp_stage(int tokens, int k_row_bytes, int v_r
   return {v_offset, quarter_bytes, lean_round_up(v_offset + 4 * quarter_bytes, 128)};
 }
 
+// Where scales of tokens travel with their rows, a stage has a word for each token of K behind its rows, then one for
+// each of V.
+LEAN_HD constexpr int lean_stage_scale_bytes(int tokens) { return 2 * 4 * tokens; }
+
 // A warp's queries. They stand in shared memory only where they are too wide for registers.
 constexpr int kLeanQueryDims = 256;
 LEAN_HD constexpr int lean_query_bytes(int rows, int head_dim) {

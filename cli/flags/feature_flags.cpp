@@ -93,12 +93,13 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
   });
   if (!ok) return tl::unexpected(ok.error());
   const auto scale = flags.find("--kv-scale");
-  if (scale != flags.end() && !scale->second.empty() && !has_one_byte_elements(features)) {
+  if (scale != flags.end() && !scale->second.empty() && !has_scales(features)) {
     return fail(
         ErrorCode::invalid_argument,
-        fmt::format("--kv-scale {} cannot be had, because only a cache of one-byte elements has scales beside it",
-                    scale->second),
-        "Give --kv-dtype fp8_e4m3, fp8_e5m2 or int8.");
+        fmt::format(
+            "--kv-scale {} cannot be had, because only a cache of one-byte or four-bit elements has scales beside it",
+            scale->second),
+        "Give --kv-dtype fp8_e4m3, fp8_e5m2, int8 or int4.");
   }
   return features;
 }

@@ -28,10 +28,15 @@ constexpr SearchedLoad kLoads[] = {
 Result<void> supports(const KernelSpec& spec) {
   if (auto ok = refuse_row_format(spec); !ok) return ok;
   // Wider K rows are read in parts (templates/kv/fragments.cuh), which ldg cannot do.
-  if (const int row_bytes = spec.head_dim * kv_element_bytes(spec.features);
+  if (const int row_bytes = kv_encoding(spec.features).row_bytes(spec.head_dim);
       spec.load == LoadPath::ldg && row_bytes > 512)
     return unsupported_spec(fmt::format("load path ldg with K rows of {} bytes", row_bytes),
                             "it takes up to 512; use cp_async or bulk");
+  // Copies of less than 16 bytes go by way of L1, which may keep a line from before the previous kernel wrote there.
+  if (spec.pdl && stages_scales(spec.features))
+    return unsupported_spec(fmt::format("programmatic dependent launch with KV format {} and kv_scale {}",
+                                        to_string(spec.features.kv_format), to_string(spec.features.kv_scale)),
+                            "leave pdl out");
   if (spec.load == LoadPath::bulk && spec.arch.major < 9)
     return unsupported_spec(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)),
                             "use cp_async or ldg below sm_90");
@@ -44,7 +49,7 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
   // everything else.
   const int row_tiles = (layout.rows + 7) / 8;
   const int fragments = (value_dim(spec) * 2 + spec.head_dim) * row_tiles / 8;
-  const int step = (spec.head_dim + value_dim(spec)) * kv_element_bytes(spec.features) * spec.warp_tokens / 128;
+  const int step = kv_encoding(spec.features).row_bytes(spec.head_dim + value_dim(spec)) * spec.warp_tokens / 128;
   if (fragments + step <= 128) return {};
   return unsupported_spec(
       fmt::format(
@@ -72,7 +77,7 @@ int typical_registers(const KernelSpec& spec, const KernelLayout& layout) {
   if (spec.features.latent) return 168;
   // Accumulators and queries of eight rows each.
   const bool many = (2 * value_dim(spec) + spec.head_dim) / 8 * ((layout.rows + 7) / 8) > 64;
-  const bool narrow = spec.head_dim <= 64 || has_one_byte_elements(spec.features);
+  const bool narrow = spec.head_dim <= 64 || has_scales(spec.features);
   switch (spec.load) {
     case LoadPath::bulk: return many ? 204 : 150;
     case LoadPath::cp_async: return many ? 222 : narrow ? 158 : 174;

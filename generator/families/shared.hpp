@@ -1,11 +1,13 @@
 // shared.hpp -- what checks and layouts of all families use. Pure functions; any thread. Internal to generator/.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 
-#include "generator/kernel_spec.hpp"
+#include "generator/kv_encoding.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -15,6 +17,15 @@ inline tl::unexpected<Error> invalid_spec(std::string message, std::string hint)
 }
 inline tl::unexpected<Error> unsupported_spec(std::string message, std::string hint) {
   return fail(ErrorCode::unsupported, std::move(message), std::move(hint));
+}
+
+/// Errors: unsupported, for scales that travel with the rows of their tokens, on other load paths than cp_async.
+inline Result<void> refuse_staged_scales(const KernelSpec& spec) {
+  const Features& features = spec.features;
+  if (!stages_scales(features) || spec.load == LoadPath::cp_async) return {};
+  return unsupported_spec(fmt::format("load path {} with KV format {} and kv_scale {}", to_string(spec.load),
+                                      to_string(features.kv_format), to_string(features.kv_scale)),
+                          "use cp_async, which brings scales with the rows of their tokens");
 }
 
 /// Tokens that are adjacent in a paged cache whatever the page table and the selection say, and at most a step: the

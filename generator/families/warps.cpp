@@ -19,16 +19,18 @@ int most_rows_of_warps(const KernelSpec& spec) {
 void lay_out_warps(const KernelSpec& spec, KernelLayout& layout, int query_bytes) {
   layout.step_tokens = spec.warp_tokens;
   layout.page_run = adjacent_tokens(spec.features, layout.step_tokens);
-  const int element = kv_element_bytes(spec.features);
-  const int stage = loads_to_registers(spec.load)
-                        ? 0
-                        : lean_warp_stage(spec.warp_tokens, spec.head_dim * element, value_dim(spec) * element).bytes;
+  const KvEncoding& encoding = kv_encoding(spec.features);
+  int stage = 0;
+  if (!loads_to_registers(spec.load))
+    stage =
+        lean_warp_stage(spec.warp_tokens, encoding.row_bytes(spec.head_dim), encoding.row_bytes(value_dim(spec))).bytes;
+  if (stages_scales(spec.features)) stage += lean_stage_scale_bytes(spec.warp_tokens);
   layout.shared_bytes = lean_warp_shared_bytes(lean_merge_bytes(spec.warps, layout.rows, value_dim(spec)), spec.warps,
                                                spec.stages, stage, query_bytes);
 }
 
 Result<void> refuse_row_format(const KernelSpec& spec) {
-  if (row_format(spec.features) == nullptr) return {};
+  if (row_format(spec.features) == nullptr) return refuse_staged_scales(spec);
   return unsupported_spec(
       fmt::format("load path {} with KV format {}", to_string(spec.load), to_string(spec.features.kv_format)),
       "use tensor, whose producer converts rows with a format of their own");

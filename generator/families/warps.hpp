@@ -11,7 +11,7 @@ inline namespace v1 {
 int most_rows_of_warps(const KernelSpec& spec);
 /// query_bytes: of shared memory for a warp's queries.
 void lay_out_warps(const KernelSpec& spec, KernelLayout& layout, int query_bytes);
-/// Errors: unsupported, for rows with a format of their own.
+/// Errors: unsupported, for rows with a format of their own, and for scales that the load path does not bring.
 Result<void> refuse_row_format(const KernelSpec& spec);
 /// The modules with which warps find tokens in memory.
 void add_modules_of_warps(KernelSource& source);

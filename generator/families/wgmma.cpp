@@ -34,6 +34,7 @@ std::string wrapped(const std::vector<std::string>& items, std::string_view line
 
 Result<void> supports_wgmma(const KernelSpec& spec, ByteRows bytes) {
   const Features& features = spec.features;
+  if (auto ok = refuse_staged_scales(spec); !ok) return ok;
   if (has_one_byte_elements(features)) {
     const auto refuse = [&](std::string_view with) {
       return unsupported_spec(

@@ -76,15 +76,20 @@ typedef enum leanattn_query_mask {
   LEANATTN_MASK_FULL = 2    /* each sees all of them */
 } leanattn_query_mask;
 
-/* Element type of the cache: that of q, or one byte. LEANATTN_KV_FP8_DS_MLA are rows of a latent cache of 576 columns
- * with a format of their own: 512 fp8 e4m3 values, four fp32 scales of 128 of them each, and 64 bf16 values, 656 bytes
- * in all. Strides of k then count bytes. docs/how-to/latent.md says what goes with it. */
+/* Element type of the cache: that of q, one byte, or four bits. LEANATTN_KV_FP8_DS_MLA are rows of a latent cache of
+ * 576 columns with a format of their own: 512 fp8 e4m3 values, four fp32 scales of 128 of them each, and 64 bf16
+ * values, 656 bytes in all. Strides of k then count bytes. docs/how-to/latent.md says what goes with it.
+ * LEANATTN_KV_INT4 are numbers 0 to 15, two a byte, the lower half of it first. Strides of k and v then count bytes,
+ * head_dim / 2 to a row. A token of a head has a scale and a zero point for each of k and v: the last four bits of the
+ * fp32 scale are the zero point, and the scale has zeros there. Element x is (x - zero point) * scale.
+ * docs/how-to/caches.md says what goes with it. */
 typedef enum leanattn_kv_format {
   LEANATTN_KV_SAME = 0, /* that of q */
   LEANATTN_KV_FP8_E4M3 = 1,
   LEANATTN_KV_FP8_E5M2 = 2,
   LEANATTN_KV_INT8 = 3,
-  LEANATTN_KV_FP8_DS_MLA = 4
+  LEANATTN_KV_FP8_DS_MLA = 4,
+  LEANATTN_KV_INT4 = 5
 } leanattn_kv_format;
 
 /* Rotary position embedding: which dims are rotated together. */
@@ -94,11 +99,13 @@ typedef enum leanattn_rope {
   LEANATTN_ROPE_INTERLEAVED = 2 /* dim 2 i with 2 i + 1 */
 } leanattn_rope;
 
-/* What has a scale of its own in a cache of one-byte elements, and the shape of k_scale and v_scale. */
+/* What has a scale of its own in a cache of one-byte or four-bit elements, and the shape of k_scale and v_scale. */
 typedef enum leanattn_kv_scale {
   LEANATTN_SCALE_TENSOR = 0, /* [1] */
   LEANATTN_SCALE_HEAD = 1,   /* [kv_heads] */
-  LEANATTN_SCALE_TOKEN = 2   /* [batch, kv_heads, context], or [pages, kv_heads, page_size], by kv_scale_stride_* */
+  LEANATTN_SCALE_TOKEN = 2,  /* [batch, kv_heads, context], or [pages, kv_heads, page_size], by kv_scale_stride_* */
+  LEANATTN_SCALE_IN_ROW = 3  /* as LEANATTN_SCALE_TOKEN, and none may be null; scales lie among the rows, so that bases
+                                and strides of k and v are multiples of 4 bytes only */
 } leanattn_kv_scale;
 
 /* How good the answer of a look-up is. From best to worst: exact, bucket, without_pdl, nearest, model, fallback.
@@ -440,7 +447,8 @@ LEANATTN_API leanattn_status leanattn_engine_acknowledge(leanattn_engine* engine
 /* The arguments of one decode step: O = softmax(scale * Q K^T) V for each query token and query head. All pointers are
  * device pointers, and the memory stays the caller's. Strides count elements. 0 stands for the dense stride: of k and v
  * in the problem's layout with context_capacity tokens, of the others in the order below. LEANATTN_STRIDE_EXPANDED is
- * taken everywhere but for o and, with append, k and v. Bases and strides of q, k, v and o are multiples of 16 bytes.
+ * taken everywhere but for o and, with append, k and v. Bases and strides of q, k, v and o are multiples of 16 bytes,
+ * of k and v with LEANATTN_SCALE_IN_ROW of 4 bytes.
  * With ragged_q, [batch, q_len, ...] below becomes [query tokens, ...]. */
 typedef struct leanattn_decode_args {
   size_t struct_size;
@@ -468,11 +476,12 @@ typedef struct leanattn_decode_args {
   const uint32_t* tree_mask; /* tree: [query tokens]; bit j says that it sees the request's query token j */
   const float* alibi_slopes; /* alibi: [q_heads] */
   const float* sink_logits;  /* sink_logits: [q_heads] */
-  const float* k_scale;      /* one-byte kv_format: element * scale is the key; see leanattn_kv_scale. Null: all 1 */
+  const float* k_scale;      /* one-byte kv_format: element * scale is the key; see leanattn_kv_scale. Null: all 1.
+                                LEANATTN_KV_INT4: with zero points, not null */
   const float* v_scale;      /* likewise of the value */
   int64_t q_stride_token, o_stride_token; /* q_len > 1: between the query tokens of a request */
   int64_t page_table_stride;              /* between the rows of two requests; 0: max_pages */
-  int64_t kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token; /* kv_scale token */
+  int64_t kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token; /* kv_scale token, in_row */
   int64_t pool_pages; /* page_size: pages that k and v hold; k_stride_batch and v_stride_batch lead from page to page */
   int32_t max_pages;  /* page_size: entries of page_table for a request, which may have max_pages * page_size tokens */
   int32_t query_tokens;    /* ragged_q: the tokens for which q and o have room, at least the last of q_offsets, which

@@ -31,20 +31,23 @@ enum class AttentionMask : std::int32_t {
   full = LEANATTN_MASK_FULL
 };
 
-/// Element type of the cache: that of q, or one byte. fp8_ds_mla: LEANATTN_KV_FP8_DS_MLA.
+/// Element type of the cache: that of q, one byte, or four bits. fp8_ds_mla: LEANATTN_KV_FP8_DS_MLA; int4:
+/// LEANATTN_KV_INT4.
 enum class CacheFormat : std::int32_t {
   same = LEANATTN_KV_SAME,
   fp8_e4m3 = LEANATTN_KV_FP8_E4M3,
   fp8_e5m2 = LEANATTN_KV_FP8_E5M2,
   int8 = LEANATTN_KV_INT8,
-  fp8_ds_mla = LEANATTN_KV_FP8_DS_MLA
+  fp8_ds_mla = LEANATTN_KV_FP8_DS_MLA,
+  int4 = LEANATTN_KV_INT4
 };
 
-/// What has a scale of its own in a cache of one-byte elements; leanattn_kv_scale has the shapes.
+/// What has a scale of its own in a cache of one-byte or four-bit elements; leanattn_kv_scale has the shapes.
 enum class CacheScale : std::int32_t {
   tensor = LEANATTN_SCALE_TENSOR,
   head = LEANATTN_SCALE_HEAD,
-  token = LEANATTN_SCALE_TOKEN
+  token = LEANATTN_SCALE_TOKEN,
+  in_row = LEANATTN_SCALE_IN_ROW
 };
 
 /// Rotary position embedding of q and of appended keys: which dims are rotated together. half_split: dim i with dim
@@ -153,14 +156,15 @@ struct DecodeArgs {
   const std::uint32_t* tree_mask = nullptr;  ///< tree: [query tokens]; bit j: it sees the request's query token j
   const float* alibi_slopes = nullptr;       ///< alibi: [q_heads]
   const float* sink_logits = nullptr;        ///< sink_logits: [q_heads]
-  const float* k_scale = nullptr;            ///< one-byte kv_format: element * scale is the key; null: all 1
-  const float* v_scale = nullptr;            ///< likewise of the value
+  const float* k_scale =
+      nullptr;  ///< one-byte kv_format: element * scale is the key; null: all 1; int4: with zero points
+  const float* v_scale = nullptr;  ///< likewise of the value
   /// q_len > 1: elements between the query tokens of a request; 0: dense.
   /// @{
   std::int64_t q_stride_token = 0, o_stride_token = 0;
   /// @}
   std::int64_t page_table_stride = 0;  ///< entries between the rows of two requests; 0: max_pages
-  /// kv_scale token: elements from one entry of k_scale and v_scale to the next; 0: dense.
+  /// kv_scale token, in_row: elements from one entry of k_scale and v_scale to the next; 0: dense.
   /// @{
   std::int64_t kv_scale_stride_batch = 0, kv_scale_stride_head = 0, kv_scale_stride_token = 0;
   /// @}

@@ -38,11 +38,11 @@ Result<void> check_strides(const Row& row, std::initializer_list<Dimension> dime
           fmt::format("{} is {} elements, less than {}, {}", dimension.name, dimension.stride, row.name, row.columns),
           "Strides count elements; leave it 0 for the dense stride.");
     }
-    if (static_cast<std::uint64_t>(dimension.stride) * static_cast<unsigned>(row.element_bytes) % kVectorBytes != 0)
+    if (static_cast<std::uint64_t>(dimension.stride) * static_cast<unsigned>(row.element_bytes) % row.alignment != 0)
         [[unlikely]] {
-      return invalid(fmt::format("{} is {} elements, not a multiple of {} (16 bytes)", dimension.name, dimension.stride,
-                                 kVectorBytes / row.element_bytes),
-                     "Pad rows to 16 bytes.");
+      return invalid(fmt::format("{} is {} elements, not a multiple of {} ({} bytes)", dimension.name, dimension.stride,
+                                 row.alignment / static_cast<unsigned>(row.element_bytes), row.alignment),
+                     fmt::format("Pad rows to {} bytes.", row.alignment));
     }
     std::int64_t span = 0;
     if (__builtin_mul_overflow(dimension.stride, dimension.extent - 1, &span) ||

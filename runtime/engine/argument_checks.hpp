@@ -38,9 +38,10 @@ struct Dimension {
 /// The innermost dimension of a tensor.
 struct Row {
   const char* name;      ///< the name of its width
-  std::int64_t columns;  ///< a multiple of 16 bytes, as head_dim is
+  std::int64_t columns;  ///< in elements, as strides
   int element_bytes;
-  bool written = false;  ///< then entries of a dimension must not be the same memory
+  bool written = false;               ///< then entries of a dimension must not be the same memory
+  unsigned alignment = kVectorBytes;  ///< of rows, in bytes; a multiple of element_bytes
 };
 
 /// Checks that kernels can follow the strides and that 64 bits hold the byte offset of the last element. The stride of

@@ -28,7 +28,7 @@ constexpr const char* kNoSecondV = "a second_v beside second_k, because it is la
 constexpr const char* kNoRequests = "pages of a request, because of selection_in_pool";
 
 Result<void> check_feature_pointers(const Features& features, const leanattn_decode_args& args) {
-  const bool bytes = has_one_byte_elements(features);
+  const bool scales = has_scales(features), optional = !stages_scales(features);
   const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
        {FeaturePointer{"page_table", args.page_table, features.page_size > 0 && !features.selection_in_pool, false,
@@ -37,8 +37,9 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
         FeaturePointer{"tree_mask", args.tree_mask, tree, false, "the query mask tree"},
         FeaturePointer{"alibi_slopes", args.alibi_slopes, features.alibi, false, "alibi"},
         FeaturePointer{"sink_logits", args.sink_logits, features.sink_logits, false, "sink_logits"},
-        FeaturePointer{"k_scale", args.k_scale, bytes, true, "a one-byte kv_format"},
-        FeaturePointer{"v_scale", args.v_scale, bytes && !latent, true, latent ? kNoLatent : "a one-byte kv_format"},
+        FeaturePointer{"k_scale", args.k_scale, scales, optional, "a kv_format with scales"},
+        FeaturePointer{"v_scale", args.v_scale, scales && !latent, optional,
+                       latent ? kNoLatent : "a kv_format with scales"},
         FeaturePointer{"rope_table", args.rope_table, features.rope != Rope::none, false, "rope"},
         FeaturePointer{"k_new", args.k_new, features.append, false, "append", kVectorBytes},
         FeaturePointer{"v_new", args.v_new, features.append && !latent, false, latent ? kNoLatent : "append",

@@ -42,17 +42,22 @@ struct Rows {
 Rows rows_of(const DecodeProblem& problem) {
   const Features& features = problem.features;
   const int element_bytes = kv_element_bytes(features);
-  const RowFormat* const format = row_format(features);
+  const KvEncoding& encoding = kv_encoding(features);
+  const auto alignment = static_cast<unsigned>(kv_alignment(features));
   const Row q{"head_dim", problem.head_dim, kQueryElementBytes};
+  // V of a row with a format of its own is a part of K.
+  const std::int64_t v_columns =
+      encoding.row != nullptr ? v_head_dim(problem) : encoding.row_stride(v_head_dim(problem));
   const Row o{.name = features.v_head_dim != 0 ? "v_head_dim" : "head_dim",
               .columns = v_head_dim(problem),
               .element_bytes = kQueryElementBytes,
               .written = true};
   return {.q = q,
           .o = o,
-          .k = format != nullptr ? Row{"a row of the kv_format", format->bytes, element_bytes, features.append}
-                                 : Row{q.name, q.columns, element_bytes, features.append},
-          .v = {o.name, o.columns, element_bytes, features.append}};
+          .k = {encoding.row != nullptr || encoding.bits < 8 ? "a row of the kv_format" : q.name,
+                encoding.row_stride(problem.head_dim), element_bytes, features.append, alignment},
+          .v = {encoding.bits < 8 ? "a row of the kv_format" : o.name, v_columns, element_bytes, features.append,
+                alignment}};
 }
 
 /// The query tokens of all requests for which a launch has memory.
@@ -105,14 +110,15 @@ Result<void> check_pointers(const DecodeProblem& problem, const leanattn_decode_
     std::uintptr_t alignment;
   };
   const Features& features = problem.features;
+  const auto alignment = static_cast<std::uintptr_t>(kv_alignment(features));
   if (features.latent && args.v != nullptr) [[unlikely]]
     return invalid("v is given, but this plan's problem is latent", "Leave v null: it is the first columns of k.");
   if (features.packed_kv && args.context_lengths != nullptr) [[unlikely]]
     return invalid("context_lengths is given, but this plan's problem has packed_kv",
                    "Leave it null: kv_offsets says how long contexts are.");
   for (const Pointer& pointer :
-       {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, kVectorBytes},
-        Pointer{"v", features.latent ? args.k : args.v, kVectorBytes}, Pointer{"o", args.o, kVectorBytes},
+       {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, alignment},
+        Pointer{"v", features.latent ? args.k : args.v, alignment}, Pointer{"o", args.o, kVectorBytes},
         features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
         : features.packed_kv       ? Pointer{"kv_offsets", args.kv_offsets, alignof(std::int32_t)}
                                    : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},

@@ -148,7 +148,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
   turn_tokens_ = tensor && spec.features.latent ? step : step * spec.warps / (tensor ? 4 : 1);
   const double units = spec.warp_tokens / 16.0 * columns / 256.0;
   turn_us_ = costs.step + costs.work[multiplier] * units * row_units(spec, layout) +
-             (has_one_byte_elements(spec.features) || layout.converts_rows ? costs.convert * units : 0) +
+             (has_scales(spec.features) || layout.converts_rows ? costs.convert * units : 0) +
              (has_lone_rows(spec, layout) ? costs.lone_row * spec.warp_tokens : 0);
   crowding_ = spec.warps / kWarpsApart;
 

@@ -1,6 +1,7 @@
 // specs.cpp -- what the problem fixes of a spec, and tunables that are made to fit it.
 #include "runtime/lookup/specs.hpp"
 #include "generator/kernel_layout.hpp"
+#include "generator/kv_encoding.hpp"
 
 #include <fmt/format.h>
 
@@ -43,7 +44,7 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
   spec.dtype = problem.dtype;
   spec.layout = problem.layout;
   spec.lse = problem.lse;
-  spec.pdl = problem.pdl && has_dependent_launch(arch);
+  spec.pdl = as_launched(problem, arch).pdl;
   spec.features = canonical(problem).features;
   return spec;
 }
@@ -51,7 +52,8 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
 bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
 DecodeProblem as_launched(DecodeProblem problem, Arch arch) {
-  problem.pdl = problem.pdl && has_dependent_launch(arch);
+  // Kernels that bring scales with the rows of their tokens have none that start early (generator/families/mma.cpp).
+  problem.pdl = problem.pdl && has_dependent_launch(arch) && !stages_scales(problem.features);
   return canonical(std::move(problem));
 }
 

@@ -69,7 +69,7 @@ double distance(const Features& a, const Features& b) {
   if (a == b) return 0;
   const auto octaves = [](int x, int y) { return std::abs(std::log2(static_cast<double>(x) / y)); };
   const auto differ = [](bool different, double by) { return different ? by : 0.0; };
-  return octaves(a.q_len, b.q_len) + octaves(kv_element_bytes(a), kv_element_bytes(b)) +
+  return octaves(a.q_len, b.q_len) + octaves(kv_encoding(a).bits, kv_encoding(b).bits) +
          differ((a.page_size > 0) != (b.page_size > 0), 0.5) + differ(a.page_size != b.page_size, 0.1) +
          differ(a.kv_format != b.kv_format || a.kv_scale != b.kv_scale, 0.1) +
          differ(transforms_scores(a) != transforms_scores(b), 0.2) + differ(a.v_head_dim != b.v_head_dim, 0.2) +

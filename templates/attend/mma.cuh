@@ -49,6 +49,29 @@ LEAN_DEVICE void place_query(Query& q, unsigned char* shared, int lane) {
   if constexpr (kQueryInShared) q.words = (u32*)shared + 2 * lane;
 }
 
+#if defined(LEAN_NIBBLES)
+LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
+  const int g = lane / 4, c = lane % 4;
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; tile++) {
+    const Row row = row_of(s.query, s.row_block, tile * 8 + g);
+    const char* from = query_row(args, s, row);
+    const int index = query_index(s, row);
+#pragma unroll
+    for (int i = 0; i < kKPairs; i++) q.at(tile, i) = 0;
+    if (row.valid) {  // one branch, within which all loads travel together
+#pragma unroll
+      for (int i = 0; i < kKWords; i++) {  // the words of K that this lane holds
+        const int byte = i < 4 * kKChunks ? 64 * (i / 4) + 16 * c + 4 * (i % 4)
+                                          : 64 * kKChunks + 4 * kKTail * c + 4 * (i - 4 * kKChunks);
+        const uint4 x = query_pairs(rotated_16(args, from, 2 * byte, index));
+#pragma unroll
+        for (int w = 0; w < 4; w++) q.at(tile, 4 * i + w) = word(x, w);
+      }
+    }
+  }
+}
+#else
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
   constexpr int kWords = 2 / kKvBytes;  // words of q to one of K
   const int g = lane / 4, c = lane % 4;
@@ -77,6 +100,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
     }
   }
 }
+#endif
 
 LEAN_DEVICE void clear(Attention& a) {
 #pragma unroll
@@ -234,6 +258,15 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
       for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
+#if defined(LEAN_STAGED_SCALES)
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const float scale = kv.scales(block, half).k;
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; tile++)
+        score[block][tile][2 * half] *= scale, score[block][tile][2 * half + 1] *= scale;
+    }
+#endif
   }
   kv.k_done();
   Holes holes = {};
@@ -272,11 +305,17 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
         const float p0 = exp2_approx((x[0] - reference0) * scale_log2),
                     p1 = exp2_approx((x[1] - reference1) * scale_log2);
         a.sum[2 * tile] += p0, a.sum[2 * tile + 1] += p1;
+#if defined(LEAN_STAGED_SCALES)
+        // What a row does not see weighs nothing, whatever the scale is: that of a hole is another token's.
+        const float scale = kv.scales(block, half).v;
+        x[0] = p0 == 0.0f ? 0.0f : p0 * scale, x[1] = p1 == 0.0f ? 0.0f : p1 * scale;
+#else
         if constexpr (kScalesTokens) {
           x[0] = p0, x[1] = p1;
         } else {
           weight[block][tile][half] = transpose_8x8(Operand::pack(p0, p1));
         }
+#endif
       }
   }
   if constexpr (kScalesTokens) scale_weights(args, s, step, a, raised, lane, score, weight);
@@ -289,11 +328,16 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
       kv.read_v_fragment(block, group, v);
 #pragma unroll
       for (int w = 0; w < kVWords; w++) {
+#if defined(LEAN_NIBBLES)
+        const uint4 x = value_pairs(v, w);
+        const u32 a0 = x.x, a1 = x.y, a2 = x.z, a3 = x.w;
+#else
         u32 x[4];
 #pragma unroll
         for (int r = 0; r < 4; r++) x[r] = kv_pair(v.row[r], w);
         const u32 a0 = low_halves(x[0], x[1]), a1 = high_halves(x[0], x[1]);
         const u32 a2 = low_halves(x[2], x[3]), a3 = high_halves(x[2], x[3]);
+#endif
 #pragma unroll
         for (int tile = 0; tile < kRowTiles; tile++)
           mma(Operand(), a.out[group * kVWords + w][tile], a0, a1, a2, a3, weight[block][tile][0],

@@ -12,7 +12,7 @@ typedef unsigned long long check_u64;
 enum CheckKind { kCheckUniform = 0, kCheckPeaked = 1, kCheckExtreme = 2, kCheckCoverage = 3, kCheckOnes = 4 };
 enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3, kCheckLatent = 4 };  // kCheckLatent: K, of which V is a part
 enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
-enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3 };
+enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3, kCheckInt4 = 4 };
 enum CheckKvScale { kCheckScaleTensor = 0, kCheckScaleHead = 1, kCheckScaleToken = 2 };
 enum CheckRope { kCheckNoRope = 0, kCheckHalfSplit = 1, kCheckInterleaved = 2 };
 enum CheckMask { kCheckCausal = 0, kCheckTree = 1, kCheckFull = 2 };
@@ -156,23 +156,74 @@ CHECK_HD unsigned short check_element(int kind, check_u64 seed, int tensor, int 
 // are powers of two.
 CHECK_HD bool check_exact_keys(int kind) { return kind == kCheckExtreme || kind == kCheckOnes; }
 
-// The byte of the element in a cache of one-byte elements. check_kv_scale undoes the unit of int8.
+// A token's row of four-bit elements is one of these: spread over all values; near the zero point, so that what a
+// product takes away for that is nearly all of it; or the same but for one element as far away as there is. The zero
+// point is any.
+struct CheckNibbles {
+  int zero;     // point
+  int outlier;  // column; below 0: none
+  float unit;   // the scale that gives check_value back
+};
+CHECK_HD CheckNibbles check_nibbles(int kind, check_u64 seed, int tensor, int request, int head, long long token,
+                                    int head_dim) {
+  const bool keys = tensor != kCheckV;
+  const unsigned draw = (unsigned)(check_hash(check_row_key(seed, 53 + tensor, request, head), (check_u64)token) >> 32);
+  CheckNibbles row;
+  row.zero = kind == kCheckCoverage ? (int)(draw % 15u) : (int)(draw & 15u);
+  row.outlier = -1;
+  row.unit = 1.0f;
+  if (kind == kCheckCoverage) return row;
+  if (kind == kCheckOnes || (kind == kCheckExtreme && keys)) {
+    row.zero = 8;
+    if (keys) row.unit = 16.0f;
+    return row;
+  }
+  const unsigned spread = draw >> 4 & 3u;
+  row.unit = spread < 2u ? 0.25f : 2.0f;
+  if (spread == 3u) row.outlier = (int)((draw >> 8) % (unsigned)head_dim);
+  return row;
+}
+
+// An element of such a row, 0 to 15.
+CHECK_HD unsigned char check_nibble(int kind, check_u64 seed, int tensor, int request, int head, long long token,
+                                    int column, int head_dim) {
+  const CheckNibbles row = check_nibbles(kind, seed, tensor, request, head, token, head_dim);
+  if (column == row.outlier) return row.zero < 8 ? 15 : 0;
+  const float steps = check_value(kind, seed, tensor, request, head, token, column, head_dim) / row.unit;
+  const int element = row.zero + (int)(steps + (steps < 0.0f ? -0.5f : 0.5f));
+  return (unsigned char)(element < 0 ? 0 : element > 15 ? 15 : element);
+}
+
+// The scale and the zero point of a word that has both.
+CHECK_HD float check_scale_of_word(float word) { return check_bits_float(check_float_bits(word) & ~15u); }
+CHECK_HD int check_zero_of_word(float word) { return (int)(check_float_bits(word) & 15u); }
+
+// The byte of the element in a cache of one-byte elements, or the four bits of another one. check_kv_scale undoes the
+// unit of int8.
 CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
                                   long long token, int column, int head_dim) {
+  if (kv_format == kCheckInt4) return check_nibble(kind, seed, tensor, request, head, token, column, head_dim);
   const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
   const bool whole = kv_format == kCheckInt8 && tensor != kCheckV && check_exact_keys(kind);
   return check_byte_from_float(kv_format, whole ? value * 0.015625f : value);
 }
 
+// The unit of elements, in which scales count.
+CHECK_HD float check_kv_unit(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
+                             long long token) {
+  if (kv_format == kCheckInt4) return check_nibbles(kind, seed, tensor, request, head, token, 1).unit;
+  return kv_format == kCheckInt8 && !(tensor != kCheckV && check_exact_keys(kind)) ? 0.015625f : 1.0f;
+}
+
 // The scale of an element's tensor, head or token. It is random, around the one that gives check_value back.
-CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_format, int granularity, int request,
-                              int head, long long token) {
+CHECK_HD float check_plain_scale(int kind, check_u64 seed, int tensor, int kv_format, int granularity, int request,
+                                 int head, long long token) {
   const check_u64 key = check_row_key(~seed, tensor, granularity == kCheckScaleToken ? request : 0,
                                       granularity == kCheckScaleTensor ? 0 : head);
   const check_u64 hash = check_hash(key, granularity == kCheckScaleToken ? (check_u64)token : 0u);
   const bool keys = tensor != kCheckV;
-  if (kind == kCheckOnes) return kv_format == kCheckInt8 && !keys ? 0.015625f : 1.0f;
-  const float unit = kv_format == kCheckInt8 && !(keys && check_exact_keys(kind)) ? 0.015625f : 1.0f;
+  const float unit = check_kv_unit(kind, seed, tensor, kv_format, request, head, token);
+  if (kind == kCheckOnes) return unit;
   if (check_exact_keys(kind)) return (hash & 1u) != 0u ? unit : unit * 0.5f;
   const float near_one = 0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f;
   if (keys || granularity != kCheckScaleToken) return unit * near_one;
@@ -182,6 +233,14 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   const int exponent = middle + ((draw & 1u) != 0u ? (int)((unsigned)(hash & 0xffffu) % 17u) - 8 : 0);
   const int limited = exponent < -13 ? -13 : exponent > 9 ? 9 : exponent;
   return unit * near_one * check_bits_float((unsigned)(127 + limited) << 23);
+}
+// With the zero point in its last four bits where elements have four.
+CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_format, int granularity, int request,
+                              int head, long long token) {
+  const float scale = check_plain_scale(kind, seed, tensor, kv_format, granularity, request, head, token);
+  if (kv_format != kCheckInt4) return scale;
+  const int zero = check_nibbles(kind, seed, tensor, request, head, token, 1).zero;
+  return check_bits_float((check_float_bits(scale) & ~15u) | (unsigned)zero);
 }
 
 // Where rows have a format of their own, a group of latent columns is as engines quantise it: its largest magnitude is

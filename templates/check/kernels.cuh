@@ -234,6 +234,29 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
+// Elements of 16 bytes, and the bytes in which strides count.
+__device__ __forceinline__ int check_elements_of_16(const CheckFeatures& check) {
+  return check.kv_format == kCheckSame ? 8 : check.kv_format == kCheckInt4 ? 32 : 16;
+}
+__device__ __forceinline__ int check_stride_bytes(const CheckFeatures& check) {
+  return check.kv_format == kCheckSame ? 2 : 1;
+}
+
+// Rows of which scales are a part are aligned to 4 bytes only.
+__device__ __forceinline__ uint4 check_load_16(const void* from) {
+  if (((unsigned long long)from & 15u) == 0u) return *(const uint4*)from;
+  const unsigned* const words = (const unsigned*)from;
+  return make_uint4(words[0], words[1], words[2], words[3]);
+}
+__device__ __forceinline__ void check_store_16(void* to, const uint4& x) {
+  unsigned* const words = (unsigned*)to;
+  if (((unsigned long long)to & 15u) == 0u) {
+    *(uint4*)to = x;
+  } else {
+    words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
+  }
+}
+
 // 16 bytes of neighbouring elements of a row.
 __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int tensor, int request, int head,
                                              long long token, int column, int head_dim) {
@@ -244,6 +267,10 @@ __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int ten
       for (int j = 1; j >= 0; --j)
         word = word << 16 | check_element(check.kind, check.seed, tensor, check.format, request, head, token,
                                           column + 2 * i + j, head_dim);
+    } else if (check.kv_format == kCheckInt4) {
+      for (int j = 7; j >= 0; --j)
+        word = word << 4 |
+               check_nibble(check.kind, check.seed, tensor, request, head, token, column + 8 * i + j, head_dim);
     } else {
       for (int j = 3; j >= 0; --j)
         word = word << 8 | check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token,
@@ -269,7 +296,7 @@ __device__ __forceinline__ T check_row_value(const CheckFeatures& check, const u
 // bytes.
 extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDecodeArgs args, CheckFeatures check) {
   const long long rows = (long long)args.batch * args.kv_heads;
-  const int chunk_elements = check.kv_format == kCheckSame ? 8 : 16, element_bytes = 16 / chunk_elements;
+  const int chunk_elements = check_elements_of_16(check), stride_bytes = check_stride_bytes(check);
   const int widest = check.head_dim > check.v_head_dim ? check.head_dim : check.v_head_dim;
   const int chunks_per_token = check.row_bytes > 0 ? check.row_bytes / 16 : widest / chunk_elements;
   const int shared = check_shared_tokens(args, check);
@@ -281,7 +308,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
     const long long step = (long long)gridDim.x * kCheckThreads;
     for (long long chunk = (long long)blockIdx.x * kCheckThreads + threadIdx.x; chunk < chunks; chunk += step) {
       const long long token = chunk / chunks_per_token;
-      const int column = (int)(chunk % chunks_per_token) * chunk_elements;
+      const int at = (int)(chunk % chunks_per_token) * 16, column = at / 16 * chunk_elements;
       // A page is read as a whole or not at all. What a dense cache holds before the window's first run is never read.
       const long long page = check.page_size == 0 ? 1 : check.page_size, first = token / page * page;
       if (!check_live(args, check, request, first, first + page)) continue;
@@ -289,7 +316,6 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       const int owner = token < shared ? 0 : request + check.data_request;
       const long long position = check_token_position(args, check, request, token);  // by which its data is drawn
       if (check.row_bytes > 0) {
-        const int at = (int)(chunk % chunks_per_token) * 16;
         *(uint4*)((char*)args.k + check_k_offset(args, check, request, head, token) + at) = make_uint4(
             check_row_word(check, owner, head, position, at), check_row_word(check, owner, head, position, at + 4),
             check_row_word(check, owner, head, position, at + 8),
@@ -297,12 +323,12 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
         continue;
       }
       if (column < check.head_dim) {
-        *(uint4*)((char*)args.k + (check_k_offset(args, check, request, head, token) + column) * element_bytes) =
-            check_chunk(check, check_key_tensor(check), owner, head, position, column, check.head_dim);
+        check_store_16((char*)args.k + check_k_offset(args, check, request, head, token) * stride_bytes + at,
+                       check_chunk(check, check_key_tensor(check), owner, head, position, column, check.head_dim));
       }
       if (column < check.v_head_dim && !check.latent) {
-        *(uint4*)((char*)args.v + (check_v_offset(args, check, request, head, token) + column) * element_bytes) =
-            check_chunk(check, kCheckV, owner, head, position, column, check.v_head_dim);
+        check_store_16((char*)args.v + check_v_offset(args, check, request, head, token) * stride_bytes + at,
+                       check_chunk(check, kCheckV, owner, head, position, column, check.v_head_dim));
       }
       if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
         const long long offset = check_scale_offset(args, check, request, head, token);
@@ -380,24 +406,26 @@ __device__ __forceinline__ bool check_visible(const CheckFeatures& check, int co
   return j > position - check.window && j < position + check.window;
 }
 
-// q . k of one token, whose key is at `row`.
+// q . k of one token, whose key is at `row`. zero: its zero point.
 template <class T>
-__device__ T check_dot(const CheckFeatures& check, const T* q_row, const uint4* row) {
+__device__ T check_dot(const CheckFeatures& check, const T* q_row, const char* row, int zero) {
   T score = 0;
   if (check.row_bytes > 0) {
     for (int column = 0; column < check.head_dim; ++column)
       score += q_row[column] * check_row_value<T>(check, (const unsigned char*)row, column);
     return score;
   }
-  const int chunk_elements = check.kv_format == kCheckSame ? 8 : 16;
+  const int chunk_elements = check_elements_of_16(check);
   for (int chunk = 0; chunk < check.head_dim / chunk_elements; ++chunk) {
-    const uint4 packed = row[chunk];
+    const uint4 packed = check_load_16(row + 16 * chunk);
     const unsigned words[4] = {packed.x, packed.y, packed.z, packed.w};
     const T* q = q_row + chunk * chunk_elements;
     for (int i = 0; i < 4; ++i) {
       if (check.kv_format == kCheckSame) {
         score += q[2 * i] * (T)check_to_float(check.format, (unsigned short)(words[i] & 0xffffu));
         score += q[2 * i + 1] * (T)check_to_float(check.format, (unsigned short)(words[i] >> 16));
+      } else if (check.kv_format == kCheckInt4) {
+        for (int j = 0; j < 8; ++j) score += q[8 * i + j] * (T)((int)(words[i] >> 4 * j & 15u) - zero);
       } else {
         for (int j = 0; j < 4; ++j)
           score += q[4 * i + j] * (T)check_byte_to_float(check.kv_format, (unsigned char)((words[i] >> 8 * j) & 0xffu));
@@ -440,7 +468,9 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   const unsigned word =
       check.mask == kCheckTree && check.q_len > 1 ? args.tree_mask[check_query_token(args, check, request, t)] : 0u;
   const LeanSpan span = check.spans ? args.spans[check_query_token(args, check, request, t)] : LeanSpan{0, 0};
-  const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
+  const int stride_bytes = check_stride_bytes(check);
+  // Words of scales that have zero points in them.
+  const bool with_zeros = check.kv_format == kCheckInt4;
 
   const int reads = check_reads(args, check, request, t);
   T largest = -infinity;
@@ -451,15 +481,17 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       const long long offset = check_second_offset(args, check, request, kv_head, -2 - token, args.k_stride_batch,
                                                    args.k_stride_head, args.k_stride_token);
       if (offset >= 0) {
-        score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.second_k + offset * element_bytes)) *
-                (T)check.scale;
+        score = check_dot<T>(check, q_row, (const char*)args.second_k + offset * stride_bytes, 0) * (T)check.scale;
         if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       }
     } else if (token >= 0 && !check_in_hole(args, check, request, token) &&
                (check.selection_in_pool || check_visible(check, context, query_tokens, t, word, span, token))) {
       const long long offset = check_k_offset(args, check, request, kv_head, token);
-      score = check_dot<T>(check, q_row, (const uint4*)((const char*)args.k + offset * element_bytes)) * (T)check.scale;
-      if (scaled_k) score *= (T)args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
+      float unit = 1.0f;
+      if (scaled_k) unit = args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
+      const int zero = with_zeros ? check_zero_of_word(unit) : 0;
+      score = check_dot<T>(check, q_row, (const char*)args.k + offset * stride_bytes, zero) * (T)check.scale;
+      if (scaled_k) score *= (T)(with_zeros ? check_scale_of_word(unit) : unit);
       if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       if (check.alibi) score += (T)args.alibi_slopes[head] * (T)(token - position);
       score = (T)(CHECK_SCORE(score, position, token, head));
@@ -490,7 +522,9 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       T weight = weights[read];
       if (weight == 0) continue;  // never seen, and perhaps NaN there
       const int token = check_read_token(args, check, request, t, kv_head, read);
-      if (scaled_v && by_token) weight *= (T)args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
+      float unit = 1.0f;
+      if (scaled_v && by_token) unit = args.v_scale[check_scale_offset(args, check, request, kv_head, token)];
+      weight *= (T)(with_zeros ? check_scale_of_word(unit) : unit);
       const bool second = token < -1;
       const void* const v = second ? args.second_v : args.v;
       const long long row = second ? check_second_offset(args, check, request, kv_head, -2 - token, args.v_stride_batch,
@@ -501,8 +535,13 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
         o += weight * check_row_value<T>(check, (const unsigned char*)v + row, column);
         continue;
       }
-      o += weight * (T)(element_bytes == 2 ? check_to_float(check.format, ((const unsigned short*)v)[offset])
-                                           : check_byte_to_float(check.kv_format, ((const unsigned char*)v)[offset]));
+      if (with_zeros) {
+        const int byte = ((const unsigned char*)v)[row + column / 2];
+        o += weight * (T)((byte >> column % 2 * 4 & 15) - check_zero_of_word(unit));
+        continue;
+      }
+      o += weight * (T)(stride_bytes == 2 ? check_to_float(check.format, ((const unsigned short*)v)[offset])
+                                          : check_byte_to_float(check.kv_format, ((const unsigned char*)v)[offset]));
     }
   }
   __syncthreads();

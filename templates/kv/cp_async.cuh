@@ -7,11 +7,67 @@ struct KvPipe {
   int lane;
   int stage;        // stage of the step in hand
   int fetch_stage;  // stage of the next step to fetch
+#if defined(LEAN_STAGED_SCALES)
+  i64 v_scales_apart;  // bytes from a token's scale of K to that of V
+
+  LEAN_DEVICE void copy(u32 to, const char* from, bool valid) {
+    if constexpr (kCopyBytes == 16) {
+      copy_async_16(to, from, valid);
+    } else {
+      copy_async_4(to, from, valid);
+    }
+  }
+
+  // Copies the rows of K or V of the next step to `to`. row: where a token's row is; place: where it goes there. In a
+  // whole step the lanes move on by as many rows with every copy, so that addresses take one addition.
+  template <int kRowBytes, class Row, class Place>
+  LEAN_DEVICE void copy_rows(u32 to, int tokens, i64 stride, Row row, Place place) {
+    constexpr int kPieces = kRowBytes / kCopyBytes, kCopies = kStepTokens * kPieces / 32;
+    static_assert(kStepTokens * kPieces % 32 == 0, "all lanes copy alike");
+    // Tokens of a run, rows of one copy, and copies of a run.
+    constexpr int kRun = kPageSize > 0 ? kPageRun : kStepTokens, kAtOnce = kPieces < 32 ? 32 / kPieces : 1,
+                  kInRun = kRun * kPieces / 32;
+    if constexpr (kPieces <= 32 && 32 % kPieces == 0 && kInRun > 0) {
+      if (tokens >= kStepTokens) {
+        const int token = lane / kPieces, column = lane % kPieces * kCopyBytes;
+        const u32 lane_to = to + place(token) + (u32)column;
+#pragma unroll
+        for (int run = 0; run < kCopies / kInRun; run++) {
+          const char* from = row(run * kRun + token) + column;
+#pragma unroll
+          for (int i = 0; i < kInRun; i++, from += kAtOnce * stride)
+            copy(lane_to + place((run * kInRun + i) * kAtOnce), from, true);
+        }
+        return;
+      }
+    }
+#pragma unroll 4
+    for (int i = 0; i < kCopies; i++) {
+      const int piece = i * 32 + lane, token = piece / kPieces, column = piece % kPieces * kCopyBytes;
+      const bool valid = token < tokens;
+      copy(to + place(token) + (u32)column, row(valid ? token : 0) + column, valid);
+    }
+  }
+
+  // And the scales of its tokens.
+  LEAN_DEVICE void copy_scales(u32 stage_base, int tokens) {
+#pragma unroll
+    for (int i = 0; i < 2 * kStepTokens / 32; i++) {
+      const int at_word = i * 32 + lane, token = at_word % kStepTokens;
+      const bool valid = token < tokens;
+      const char* const from = at.scale(valid ? token : 0) + (at_word < kStepTokens ? 0 : v_scales_apart);
+      copy_async_4(k_scale_at(stage_base, at_word), from, valid);
+    }
+  }
+#endif
 
   LEAN_DEVICE void init(u32 shared_base, int warp, int lane_index, const LeanDecodeArgs& args) {
     ring = shared_base + (u32)(warp * kRingBytes);
     lane = lane_index;
     at.init(args, lane_index);
+#if defined(LEAN_STAGED_SCALES)
+    v_scales_apart = (const char*)args.v_scale - (const char*)args.k_scale;
+#endif
     stage = fetch_stage = 0;
   }
 
@@ -19,6 +75,17 @@ struct KvPipe {
   // none of its bytes are copied, so rows that do not count are read from where the first one is.
   LEAN_DEVICE void fetch() {
     if (!at.done()) {
+#if defined(LEAN_STAGED_SCALES)
+      const int tokens = at.tokens();
+      const u32 to = ring + (u32)(fetch_stage * kStage.bytes);
+      copy_rows<kKRowBytes>(
+          to, tokens, at.k_stride, [&](int token) { return at.k_row(token); },
+          [](int token) { return (u32)(token * kKRowBytes); });
+      copy_rows<kVRowBytes>(
+          to + (u32)kStage.v_offset, tokens, at.v_stride, [&](int token) { return at.v_row(token); },
+          [](int token) { return v_row_offset(token) - (u32)kStage.v_offset; });
+      copy_scales(to, tokens);
+#else
       constexpr int kKRowChunks = kKRowBytes / 16, kVRowChunks = kVRowBytes / 16;
       constexpr int kKCopies = (kStepTokens * kKRowChunks + 31) / 32, kVCopies = (kStepTokens * kVRowChunks + 31) / 32;
       constexpr int kMost = 16;  // copies whose addresses fit registers beside everything else
@@ -40,6 +107,7 @@ struct KvPipe {
         if (kStepTokens * kVRowChunks % 32 == 0 || token < kStepTokens)
           copy_async_16(base + v_row_offset(token) + (u32)column, row + column, valid);
       }
+#endif
       at.next();
       if (++fetch_stage == kStages) fetch_stage = 0;
     }
@@ -58,6 +126,9 @@ struct KvPipe {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
     __syncwarp();
   }
+#if defined(LEAN_STAGED_SCALES)
+  LEAN_DEVICE TokenScales scales(int block, int half) const { return read_scales(base(), block, half, lane); }
+#endif
   LEAN_DEVICE void read_k_fragment(int block, int part, KFragment& k) { read_k(base(), block, part, lane, k); }
   LEAN_DEVICE void k_done() {}
   LEAN_DEVICE void read_v_fragment(int block, int group, VFragment& v) { read_v(base(), block, group, lane, v); }

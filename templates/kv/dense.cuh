@@ -4,6 +4,10 @@ struct KvCursor {
   i64 k_stride, v_stride;  // bytes from row to row
   const char* k;           // row of the step's first token
   const char* v;
+#if defined(LEAN_STAGED_SCALES)
+  const char* first_scale;  // K's, of the step's first token
+  i64 scale_stride;         // bytes from token to token
+#endif
   int left;  // tokens from the step to the end of the segment
   int end;   // read index of that end
   int sinks, shift;
@@ -13,6 +17,9 @@ struct KvCursor {
 
   LEAN_DEVICE void init(const LeanDecodeArgs& args, int) {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
+#if defined(LEAN_STAGED_SCALES)
+    scale_stride = 4 * args.kv_scale_stride_token;
+#endif
   }
 
   LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int warp) {
@@ -35,6 +42,11 @@ struct KvCursor {
     v = (const char*)args.v + kKvBytes * (s.request * args.v_stride_batch + s.kv_head * args.v_stride_head) +
         token * v_stride;
 #endif
+#if defined(LEAN_STAGED_SCALES)
+    first_scale =
+        (const char*)(args.k_scale + s.request * args.kv_scale_stride_batch + s.kv_head * args.kv_scale_stride_head) +
+        token * scale_stride;
+#endif
   }
 
   LEAN_DEVICE bool done() const { return left <= 0; }
@@ -50,6 +62,9 @@ struct KvCursor {
   // Rows of the step's tokens.
   LEAN_DEVICE const char* k_row(int token) const { return k + token * k_stride; }
   LEAN_DEVICE const char* v_row(int token) const { return v + token * v_stride; }
+#if defined(LEAN_STAGED_SCALES)
+  LEAN_DEVICE const char* scale(int token) const { return first_scale + token * scale_stride; }
+#endif
 
   LEAN_DEVICE void next() {
     int tokens = kRoundTokens;
@@ -59,5 +74,8 @@ struct KvCursor {
     }
     left -= kRoundTokens;
     k += tokens * k_stride, v += tokens * v_stride;
+#if defined(LEAN_STAGED_SCALES)
+    first_scale += tokens * scale_stride;
+#endif
   }
 };

@@ -4,7 +4,12 @@
 
 enum { kE4m3, kE5m2, kInt8 };                             // kKvFormat
 enum { kScalePerTensor, kScalePerHead, kScalePerToken };  // kKvScale
+#if defined(LEAN_STAGED_SCALES)
+constexpr bool kScalesTokens = true;  // scales meet the scores and the weights in attend/mma.cuh
+LEAN_DEVICE float scale_of_word(u32 word) { return __uint_as_float(word); }
+#else
 constexpr bool kScalesTokens = kKvScale == kScalePerToken;
+#endif
 
 // Bytes 2 half and 2 half + 1 of a word as two fp16 values. e5m2 is the upper half of fp16, int8 becomes the low
 // mantissa bits of 1024 + 128 + x, and e4m3 has an instruction from sm_89 on (PTX ISA, "cvt").

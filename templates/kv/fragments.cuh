@@ -12,6 +12,12 @@ constexpr int kQuarter = kStepTokens / 4;       // tokens of a quarter
 constexpr int kKChunks = kKRowBytes / 64;
 constexpr int kKTail = kKRowBytes % 64 / 16;  // words of that share
 constexpr int kKWords = 4 * kKChunks + kKTail;
+#if defined(LEAN_NIBBLES)
+constexpr int kKPairs = kKWords * 4;  // of elements four apart
+// Of a V row, a lane takes kVWords pairs of neighbouring dims at a time, each a byte.
+constexpr int kVWords = kValueDim % 128 == 0 ? 8 : 4;
+constexpr int kVBytes = kVWords;
+#else
 constexpr int kKPairs = kKWords * 2 / kKvBytes;  // of neighbouring elements
 // Of a V row, a lane takes kVWords pairs of neighbouring dims at a time.
 constexpr int kVWords = kKvBytes == 1 && kValueDim % 128 == 0 ? 8
@@ -19,20 +25,46 @@ constexpr int kVWords = kKvBytes == 1 && kValueDim % 128 == 0 ? 8
                         : kValueDim % 32 == 0                 ? 2
                                                               : 1;
 constexpr int kVBytes = 2 * kVWords * kKvBytes;
+#endif
 constexpr int kVGroups = kValueDim / (16 * kVWords);
 constexpr int kOutTiles = kVGroups * kVWords;  // 16-dim output tiles
 
 // K rows of a 16-token block: matrix rows g and g + 8. Rows of wide heads are read in parts, as registers allow.
 constexpr int kPartWords = kKWords < 32 ? kKWords : 32;
 constexpr int kKParts = (kKWords + kPartWords - 1) / kPartWords;
+#if defined(LEAN_NIBBLES)
+struct KFragment {
+  NibbleRow<kPartWords> row[2];
+};
+#else
 struct KFragment {
   u32 row[2][kPartWords];
 };
+#endif
 // V rows 2c, 2c+1, 2c+8, 2c+9 of a 16-token block and one group of columns, as in memory.
 constexpr int kVRaw = kVBytes < 4 ? 1 : kVBytes / 4;
 struct VFragment {
   u32 row[4][kVRaw];
+#if defined(LEAN_NIBBLES)
+  ZeroPoints zero[2];  // of the first two rows, and of the others
+#endif
 };
 
 // The token of the step that is matrix row g (half 0) or g + 8 (half 1) of a block of K.
 LEAN_DEVICE int k_token(int block, int half, int g) { return (g >> 1) * kQuarter + block * 4 + half * 2 + (g & 1); }
+
+#if defined(LEAN_NIBBLES)
+// Pair w of neighbouring dims of the rows: (even dim, rows 0 and 1), (odd dim, the same), (even dim, rows 2 and 3),
+// (odd dim, the same). Rows meet before their elements part, which takes a quarter of the instructions.
+LEAN_DEVICE uint4 value_pairs(const VFragment& v, int w) {
+  u32 x[2];
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    const u32 first = v.row[2 * r][w / 4], second = v.row[2 * r + 1][w / 4];
+    x[r] = w % 4 < 2 ? low_halves(first, second) : high_halves(first, second);
+  }
+  const int even = w % 2 * 2;
+  return make_uint4(expand_pair(x[0], even, v.zero[0]), expand_pair(x[0], even + 1, v.zero[0]),
+                    expand_pair(x[1], even, v.zero[1]), expand_pair(x[1], even + 1, v.zero[1]));
+}
+#endif

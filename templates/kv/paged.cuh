@@ -14,6 +14,11 @@ struct KvCursor {
   const char* v_head;
   const char* k;  // row of the step's first token, where a step is one run
   const char* v;
+#if defined(LEAN_STAGED_SCALES)
+  const char* scale_head;  // the KV head's scales of K in page 0
+  const char* first_scale;
+  i64 scale_stride, scale_page_stride;
+#endif
   int read, end;  // read indices of the step and of the segment's end
   int sinks, shift;
 #if defined(LEAN_WINDOW_OF_PART)
@@ -28,6 +33,9 @@ struct KvCursor {
   LEAN_DEVICE void init(const LeanDecodeArgs& args, int lane_index) {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
     k_page_stride = args.k_stride_batch * kKvBytes, v_page_stride = args.v_stride_batch * kKvBytes;
+#if defined(LEAN_STAGED_SCALES)
+    scale_stride = 4 * args.kv_scale_stride_token, scale_page_stride = 4 * args.kv_scale_stride_batch;
+#endif
     lane = lane_index;
     pool_pages = args.pool_pages;
   }
@@ -57,6 +65,9 @@ struct KvCursor {
       const int id = __shfl_sync(kFullMask, page, page_step), token = token_at(read) % kPageSize;
       k = k_head + id * k_page_stride + token * k_stride;
       v = v_head + id * v_page_stride + token * v_stride;
+#if defined(LEAN_STAGED_SCALES)
+      first_scale = scale_head + id * scale_page_stride + token * scale_stride;
+#endif
     }
   }
 
@@ -70,6 +81,9 @@ struct KvCursor {
     table = args.page_table + s.request * args.page_table_stride;
     k_head = (const char*)args.k + kKvBytes * (s.kv_head * args.k_stride_head);
     v_head = (const char*)args.v + kKvBytes * (s.kv_head * args.v_stride_head);
+#if defined(LEAN_STAGED_SCALES)
+    scale_head = (const char*)(args.k_scale + s.kv_head * args.kv_scale_stride_head);
+#endif
     page_step = 0;
     holes = false;
     take_pages(read_page(read));
@@ -93,6 +107,11 @@ struct KvCursor {
   }
   LEAN_DEVICE const char* k_row(int token) const { return row(token, k_head, k, k_page_stride, k_stride); }
   LEAN_DEVICE const char* v_row(int token) const { return row(token, v_head, v, v_page_stride, v_stride); }
+#if defined(LEAN_STAGED_SCALES)
+  LEAN_DEVICE const char* scale(int token) const {
+    return row(token, scale_head, first_scale, scale_page_stride, scale_stride);
+  }
+#endif
 
   LEAN_DEVICE void next() {
     read += kRoundTokens;

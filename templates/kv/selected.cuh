@@ -14,6 +14,11 @@ struct KvCursor {
   const char* v_head;
   const char* k;  // row of the step's first token, where a step is one run
   const char* v;
+#if defined(LEAN_STAGED_SCALES)
+  const char* scale_head;  // the KV head's scales of K in page 0
+  const char* first_scale;
+  i64 scale_stride, scale_page_stride;
+#endif
   int read, end;  // read indices of the step and of the segment's end
   int lane;
   int page_step;         // which of the steps whose runs the lanes hold
@@ -25,6 +30,9 @@ struct KvCursor {
   LEAN_DEVICE void init(const LeanDecodeArgs& args, int lane_index) {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
     k_page_stride = args.k_stride_batch * kKvBytes, v_page_stride = args.v_stride_batch * kKvBytes;
+#if defined(LEAN_STAGED_SCALES)
+    scale_stride = 4 * args.kv_scale_stride_token, scale_page_stride = 4 * args.kv_scale_stride_batch;
+#endif
     lane = lane_index;
     k_apart = to_second_k(args), v_apart = to_second_v(args);
   }
@@ -52,6 +60,9 @@ struct KvCursor {
       const int at = __shfl_sync(kFullMask, place, page_step);
       k = row_at(k_head, k_page_stride, k_stride, k_apart, at, 0);
       v = row_at(v_head, v_page_stride, v_stride, v_apart, at, 0);
+#if defined(LEAN_STAGED_SCALES)
+      first_scale = row_at(scale_head, scale_page_stride, scale_stride, 0, at, 0);
+#endif
     }
   }
 
@@ -60,6 +71,9 @@ struct KvCursor {
     end = end_read(s);
     k_head = (const char*)args.k + kKvBytes * (s.kv_head * args.k_stride_head);
     v_head = (const char*)args.v + kKvBytes * (s.kv_head * args.v_stride_head);
+#if defined(LEAN_STAGED_SCALES)
+    scale_head = (const char*)(args.k_scale + s.kv_head * args.kv_scale_stride_head);
+#endif
     page_step = 0;
     runs.start(args, s, run_at(read), run_at(read + kPageSteps * kRoundTokens));
     take_runs();
@@ -79,6 +93,11 @@ struct KvCursor {
   }
   LEAN_DEVICE const char* k_row(int token) const { return row(token, k_head, k, k_page_stride, k_stride, k_apart); }
   LEAN_DEVICE const char* v_row(int token) const { return row(token, v_head, v, v_page_stride, v_stride, v_apart); }
+#if defined(LEAN_STAGED_SCALES)
+  LEAN_DEVICE const char* scale(int token) const {
+    return row(token, scale_head, first_scale, scale_page_stride, scale_stride, 0);
+  }
+#endif
 
   LEAN_DEVICE void next() {
     read += kRoundTokens;

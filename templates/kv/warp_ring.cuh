@@ -1,7 +1,14 @@
 // kv/warp_ring.cuh -- a warp's own ring of KV stages in shared memory, and reads of fragments from it without bank
 // conflicts. A stage holds kStepTokens rows of K, then four skewed quarters of V (shared_layout.cuh).
 
+#if defined(LEAN_STAGED_SCALES)
+constexpr LeanStage kRowsOfStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
+constexpr int kScalesOffset = kRowsOfStage.bytes;  // where the scales of K begin, then those of V
+constexpr LeanStage kStage = {kRowsOfStage.v_offset, kRowsOfStage.quarter_bytes,
+                              kScalesOffset + lean_stage_scale_bytes(kStepTokens)};
+#else
 constexpr LeanStage kStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
+#endif
 constexpr int kRingBytes = kStages * kStage.bytes;  // per warp
 // Where rows are a multiple of 128 bytes, neighbouring rows begin at the same bank. There odd rows read the 64-byte
 // halves of 128 bytes in swapped order.
@@ -11,12 +18,32 @@ LEAN_DEVICE u32 v_row_offset(int token) {
   return (u32)(kStage.v_offset + token / kQuarter * kStage.quarter_bytes + token % kQuarter * kVRowBytes);
 }
 
+#if defined(LEAN_STAGED_SCALES)
+// Where the scale of a token of K or V is, as a word.
+LEAN_DEVICE u32 k_scale_at(u32 stage, int token) { return stage + (u32)(kScalesOffset + 4 * token); }
+LEAN_DEVICE u32 v_scale_at(u32 stage, int token) { return k_scale_at(stage, kStepTokens + token); }
+
+// The scales of the tokens of which a lane has scores of this block and half.
+struct TokenScales {
+  float k, v;
+};
+LEAN_DEVICE TokenScales read_scales(u32 stage, int block, int half, int lane) {
+  const int token = k_token(block, half, lane / 4);
+  return {scale_of_word(load_shared_4(k_scale_at(stage, token))),
+          scale_of_word(load_shared_4(v_scale_at(stage, token)))};
+}
+#endif
+
 LEAN_DEVICE void read_k(u32 stage, int block, int part, int lane, KFragment& k) {
   constexpr int kPartChunks = kPartWords / 4;
   const int g = lane / 4, c = lane % 4, swap = kSwapHalves & g & 1;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const u32 row = stage + (u32)(k_token(block, half, g) * kKRowBytes);
+#if defined(LEAN_NIBBLES)
+    const u32 scale = load_shared_4(k_scale_at(stage, k_token(block, half, g)));
+    k.row[half].zero = zero_points(scale, scale);
+#endif
     uint4 chunk[kPartChunks > 0 ? kPartChunks : 1];
 #pragma unroll
     for (int j = 0; j < kPartChunks; j++) {
@@ -47,6 +74,10 @@ LEAN_DEVICE void read_k(u32 stage, int block, int part, int lane, KFragment& k) 
 
 LEAN_DEVICE void read_v(u32 stage, int block, int group, int lane, VFragment& v) {
   const int g = lane / 4, c = lane % 4;
+#if defined(LEAN_NIBBLES)
+  const uint4 scales = load_shared_16(v_scale_at(stage, c * kQuarter + block * 4));
+  v.zero[0] = zero_points(scales.x, scales.y), v.zero[1] = zero_points(scales.z, scales.w);
+#endif
   const u32 row =
       stage + (u32)(kStage.v_offset + c * kStage.quarter_bytes + block * 4 * kVRowBytes + (group * 8 + g) * kVBytes);
 #pragma unroll

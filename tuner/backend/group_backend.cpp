@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "generator/kv_encoding.hpp"
 #include "runtime/cuda/nvml.hpp"
 #include "tuner/model/search_space.hpp"
 
@@ -36,7 +37,7 @@ Result<std::unique_ptr<GroupBackend>> GroupBackend::create(const DeviceFacts& de
     return fail(ErrorCode::invalid_argument, fmt::format("{} GPUs for a group of {} ranks", rank_devices.size(), ranks),
                 "Name the GPU of each rank, that of rank 0 first.");
   const Features& features = problem.features;
-  if (features.kv_format != KvFormat::same && features.kv_scale == KvScale::token)
+  if (has_token_scales(features))
     return fail(ErrorCode::unsupported, "tuning of a group whose cache has scales per token",
                 "Leave context_parallel out, and give the contexts of one rank. Plans of the group go by what is tuned "
                 "for that.");

@@ -21,8 +21,9 @@ using decode_case_detail::wait_for;
 
 namespace {
 
-constexpr std::int64_t kUnitBytes = 16;  // bases and strides are multiples of this
-constexpr int kRoomPastContext = 72;     // tokens of NaN behind the longest context, more than one step of a warp
+constexpr std::int64_t kUnitBytes = 16;  // bases and strides are multiples of this, unless scales lie among rows
+constexpr std::int64_t kScaleBytes = sizeof(float);
+constexpr int kRoomPastContext = 72;  // tokens of NaN behind the longest context, more than one step of a warp
 constexpr std::int64_t kMostPages = std::numeric_limits<int>::max();
 
 /// Pages of a pool that holds `used` ones and some more, so that a kernel that confuses pages is found out.
@@ -73,6 +74,12 @@ Result<void> upload(DeviceBuffer& buffer, const std::vector<T>& values, std::int
 
 }  // namespace
 
+bool DecodeCase::has_scales_in_rows(const DecodeProblem& problem) {
+  const Features& features = problem.features;
+  return has_token_scales(features) && features.kv_scale == KvScale::in_row && problem.layout == KvLayout::strided &&
+         !features.latent;
+}
+
 std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<const int> context_lengths) {
   const Features& features = problem.features;
   const auto requests = static_cast<std::int64_t>(context_lengths.size());
@@ -82,11 +89,15 @@ std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<c
     const std::int64_t pages = (usual_capacity(context_lengths) + features.page_size - 1) / features.page_size;
     tokens = pool_for(requests * pages) * features.page_size;
   }
-  const std::int64_t columns = std::max<std::int64_t>(kv_encoding(features).row_stride(problem.head_dim),
-                                                      features.latent ? 0 : leanattn::v_head_dim(problem));
-  const std::int64_t bytes =
-      copy_stride(tokens * problem.kv_heads * columns, kv_element_bytes(features), scale_bytes_of(problem, tokens));
-  return features.latent ? bytes : 2 * bytes;
+  const KvEncoding& encoding = kv_encoding(features);
+  const std::int64_t k_row = encoding.row_stride(problem.head_dim),
+                     v_row = features.latent ? 0 : encoding.row_stride(leanattn::v_head_dim(problem));
+  const auto bytes_of = [&](std::int64_t columns) {
+    return copy_stride(tokens * problem.kv_heads * columns, kv_element_bytes(features),
+                       scale_bytes_of(problem, tokens));
+  };
+  if (has_scales_in_rows(problem)) return bytes_of(k_row + v_row + 2 * kScaleBytes);
+  return bytes_of(std::max(k_row, v_row)) * (features.latent ? 1 : 2);
 }
 
 std::int64_t DecodeCase::padding(std::int64_t units, std::int64_t element_bytes) const {
@@ -171,7 +182,12 @@ Result<void> DecodeCase::allocate(CUstream_st* stream) {
 Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const Features& features = problem_.features;
   const std::int64_t element_bytes = kv_element_bytes(features);
-  const auto pad = [&](std::int64_t units) { return padding(units, element_bytes); };
+  const std::int64_t k_row = kv_encoding(features).row_stride(problem_.head_dim);
+  const std::int64_t v_row = features.latent ? 0 : kv_encoding(features).row_stride(check_.v_head_dim);
+  const bool scales_in_rows = has_scales_in_rows(problem_);
+  const auto pad = [&](std::int64_t units) {
+    return padding(units, element_bytes) * kv_alignment(features) / kUnitBytes;
+  };
   // A page has the strides that a request has in a dense cache.
   const std::int64_t tokens = features.page_size > 0 ? features.page_size : args_.context_capacity;
   const bool one_pool = features.page_size > 0 && options_.padded && !features.latent;
@@ -202,12 +218,19 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
       of_batch = tokens * of_token + pad(units + 4);
     }
   };
-  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token,
-             kv_encoding(features).row_stride(problem_.head_dim), 1);
-  if (!features.latent)
-    kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, check_.v_head_dim, 2);
-  const std::int64_t offset = pad(1), v_in_pool = args_.k_stride_batch;
-  if (one_pool) args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
+  kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, k_row, 1);
+  if (!features.latent) kv_strides(args_.v_stride_batch, args_.v_stride_head, args_.v_stride_token, v_row, 2);
+  const std::int64_t offset = pad(1);
+  std::int64_t v_in_pool = args_.k_stride_batch;
+  if (scales_in_rows) {
+    // As engines lay them: a row of K, its scale, the row of V, and its scale.
+    v_in_pool = k_row + kScaleBytes;
+    kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, v_in_pool + v_row + kScaleBytes, 1);
+    args_.v_stride_batch = args_.k_stride_batch, args_.v_stride_head = args_.k_stride_head;
+    args_.v_stride_token = args_.k_stride_token;
+  } else if (one_pool) {
+    args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
+  }
   kv_copy_bytes_ = copy_stride(offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch), element_bytes,
                                scale_bytes_of(problem_, pools * tokens));
   // One stride leads from row to row and from request to request.
@@ -217,7 +240,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   if (features.latent) {
     args_.v = args_.k, args_.v_stride_batch = args_.k_stride_batch;
     args_.v_stride_head = args_.k_stride_head, args_.v_stride_token = args_.k_stride_token;
-  } else if (one_pool) {
+  } else if (one_pool || scales_in_rows) {
     args_.v = k_.at((offset + v_in_pool) * element_bytes);
   } else {
     LEANATTN_TRY(allocate_poisoned(v_, kv_copy_bytes_ * options_.kv_copies, stream));
@@ -235,8 +258,16 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     LEANATTN_TRY(allocate_poisoned(page_table_, (before + batch() * args_.page_table_stride) * 4, stream));
     args_.page_table = page_table_.as<int>() + before;
   }
-  if (!has_one_byte_elements(features)) return {};
-  if (features.kv_scale != KvScale::token) {
+  if (!has_scales(features)) return {};
+  if (scales_in_rows) {
+    const auto of_pool = [&](std::int64_t byte) { return reinterpret_cast<float*>(k_.at(offset + byte)); };
+    args_.kv_scale_stride_batch = args_.k_stride_batch / kScaleBytes;
+    args_.kv_scale_stride_head = args_.k_stride_head / kScaleBytes;
+    args_.kv_scale_stride_token = args_.k_stride_token / kScaleBytes;
+    args_.k_scale = of_pool(k_row), args_.v_scale = of_pool(v_in_pool + v_row);
+    return {};
+  }
+  if (!has_token_scales(features)) {
     const bool by_head = features.kv_scale == KvScale::head;
     std::vector<float> scales;
     for (const DataTensor tensor : {features.latent ? DataTensor::latent : DataTensor::k, DataTensor::v}) {

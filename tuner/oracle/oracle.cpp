@@ -100,7 +100,7 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
     // Tokens of the second cache stand behind those of the context.
     const std::int64_t token = at < context ? at : at - context;
     const int owner = at >= context ? request + kSecondRequest : at < details.shared_tokens ? 0 : request;
-    const double unit = data_kv_scale(kind, seed, tensor, features, owner, kv_head, token);
+    const float scale = data_kv_scale(kind, seed, tensor, features, owner, kv_head, token);
     for (int column = 0; column < columns; ++column) {
       if (row_format(features) != nullptr) {
         to.push_back(data_row_value(kind, seed, features, owner, kv_head, token, column, columns));
@@ -109,8 +109,9 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
       to.push_back(element == KvElement::of_q
                        ? value_of(problem.dtype,
                                   data_bits(kind, seed, tensor, problem.dtype, owner, kv_head, token, column, columns))
-                       : unit * byte_value(element, data_byte(kind, seed, tensor, element, owner, kv_head, token,
-                                                              column, columns)));
+                       : scaled_value(element,
+                                      data_byte(kind, seed, tensor, element, owner, kv_head, token, column, columns),
+                                      scale));
     }
   };
   const std::int64_t second = features.second_cache ? details.second_capacity : 0;

@@ -70,7 +70,7 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .max_pages = 0,
           .shared_prefix = 0,
           .kv_format = static_cast<int>(kv_encoding(features).element),
-          .kv_scale = static_cast<int>(features.kv_scale),
+          .kv_scale = static_cast<int>(has_token_scales(features) ? KvScale::token : features.kv_scale),
           .append = features.append,
           .rope = static_cast<int>(features.rope),
           .rope_dim = features.rope_dim > 0 ? features.rope_dim : turning_dims(features, problem.head_dim),

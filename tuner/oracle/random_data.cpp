@@ -24,7 +24,8 @@ static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform &&
 static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(DataTensor::k) == kCheckK &&
               static_cast<int>(DataTensor::v) == kCheckV && static_cast<int>(DataTensor::latent) == kCheckLatent);
 static_assert(static_cast<int>(KvElement::of_q) == kCheckSame && static_cast<int>(KvElement::fp8_e4m3) == kCheckE4m3 &&
-              static_cast<int>(KvElement::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvElement::int8) == kCheckInt8);
+              static_cast<int>(KvElement::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvElement::int8) == kCheckInt8 &&
+              static_cast<int>(KvElement::int4) == kCheckInt4);
 static_assert(static_cast<int>(KvScale::tensor) == kCheckScaleTensor &&
               static_cast<int>(KvScale::head) == kCheckScaleHead &&
               static_cast<int>(KvScale::token) == kCheckScaleToken);
@@ -56,10 +57,10 @@ std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvE
 
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
                     int head, std::int64_t token) {
-  if (!has_one_byte_elements(features)) return 1;
-  return check_kv_scale(static_cast<int>(kind), seed, static_cast<int>(tensor),
-                        static_cast<int>(kv_encoding(features).element), static_cast<int>(features.kv_scale), request,
-                        head, token);
+  if (!has_scales(features)) return 1;
+  return check_kv_scale(
+      static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(kv_encoding(features).element),
+      has_token_scales(features) ? kCheckScaleToken : static_cast<int>(features.kv_scale), request, head, token);
 }
 
 std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,
@@ -145,6 +146,12 @@ double extreme_scale(int head_dim) { return 1e4 / (4096.0 * head_dim); }
 double value_of(DType dtype, std::uint16_t bits) { return check_to_float(format_of(dtype), bits); }
 
 std::uint16_t bits_of(DType dtype, float value) { return check_from_float(format_of(dtype), value); }
+
+double scaled_value(KvElement element, std::uint8_t byte, float scale) {
+  if (element == KvElement::int4)
+    return static_cast<double>(check_scale_of_word(scale)) * (byte - check_zero_of_word(scale));
+  return scale * byte_value(element, byte);
+}
 
 double byte_value(KvElement element, std::uint8_t byte) { return check_byte_to_float(static_cast<int>(element), byte); }
 

@@ -34,7 +34,8 @@ enum class DataTensor : std::uint8_t { q = 1, k = 2, v = 3, latent = 4 };
 std::uint16_t data_bits(DataKind kind, std::uint64_t seed, DataTensor tensor, DType dtype, int request, int head,
                         std::int64_t token, int column, int head_dim);
 
-/// The byte of one element of a one-byte KV cache, and the scale of its tensor, head or token. Their product is close
+/// The byte of one element of a one-byte KV cache, or its four bits, and the scale of its tensor, head or token (of
+/// int4 with its zero point). scaled_value() of them is close
 /// to the same element of a 16-bit cache, but for V with scales by token: there it is a multiple that a request draws,
 /// and in every second request each token anew, from about 1e-4 to 1e3. The scale is 1 if elements are not one
 /// byte.
@@ -95,9 +96,11 @@ double extreme_scale(int head_dim);
 /// The value of bits, and the bits of a value. Rounding is to nearest even, overflow gives infinity, and NaN stays NaN.
 double value_of(DType dtype, std::uint16_t bits);
 std::uint16_t bits_of(DType dtype, float value);
-/// The same for elements of one byte, so not for KvElement::of_q. The value must be well within the format's range.
-/// int8 counts 64ths.
+/// The same for elements of one byte, so neither for KvElement::of_q nor for int4. The value must be well within the
+/// format's range. int8 counts 64ths.
 double byte_value(KvElement element, std::uint8_t byte);
+/// The value of an element of a cache with scales. Of int4, `byte` is 0 to 15, and `scale` has a zero point in it.
+double scaled_value(KvElement element, std::uint8_t byte, float scale);
 std::uint8_t byte_of(KvElement element, float value);
 
 /// The distance between neighbouring values of the dtype at this magnitude; near zero, that of subnormal values.

@@ -35,6 +35,42 @@ std::vector<Setting> one_byte_settings() {
   return settings;
 }
 
+/// Scales of tokens that travel with the rows: those of four-bit elements, and those that lie among rows of bytes.
+std::vector<Setting> staged_scale_settings() {
+  using F = Features;
+  const auto cache = [](KvFormat format, KvScale scale, int head_dim, auto change) {
+    return with(
+        [&](F& f) {
+          f.kv_format = format, f.kv_scale = scale;
+          change(f);
+        },
+        head_dim);
+  };
+  constexpr KvFormat kInt4 = KvFormat::int4;
+  constexpr KvScale kToken = KvScale::token, kInRow = KvScale::in_row;
+  return {
+      cache(kInt4, kToken, 128, [](F&) {}),
+      cache(kInt4, kInRow, 128, [](F& f) { f.page_size = 16; }),
+      cache(kInt4, kInRow, 64, [](F& f) { f.page_size = 16, f.q_len = 3, f.ragged_q = true; }),
+      cache(kInt4, kInRow, 256, [](F& f) { f.page_size = 16, f.window = 100, f.sink_tokens = 5, f.q_len = 4; }),
+      cache(kInt4, kInRow, 128, [](F& f) { f.page_size = 32, f.sink_logits = true; }),
+      cache(kInt4, kToken, 64, [](F& f) { f.page_size = 1, f.q_len = 5, f.mask = QueryMask::tree; }),
+      cache(kInt4, kInRow, 192, [](F& f) { f.v_head_dim = 128, f.window = 64; }),
+      cache(kInt4, kInRow, 128, [](F& f) { f.page_size = 48, f.soft_cap = 30, f.alibi = true, f.q_len = 2; }),
+      cache(kInt4, kToken, 128, [](F& f) { f.rope = Rope::interleaved, f.rope_dim = 64, f.page_size = 64; }),
+      cache(kInt4, kInRow, 128, [](F& f) { f.batch_invariant = true, f.page_size = 16; }),
+      cache(kInt4, kInRow, 128, [](F& f) { f.page_size = 16, f.selection_block = 16; }),
+      cache(kInt4, kToken, 64, [](F& f) { f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true; }),
+      cache(kInt4, kInRow, 512, [](F& f) { f.q_len = 16, f.mask = QueryMask::full, f.page_size = 8; }),
+      cache(KvFormat::fp8_e4m3, kInRow, 128, [](F& f) { f.page_size = 16; }),
+      cache(KvFormat::fp8_e4m3, kInRow, 256, [](F& f) { f.page_size = 16, f.q_len = 3, f.window = 60; }),
+      cache(KvFormat::fp8_e5m2, kInRow, 48, [](F& f) { f.q_len = 2, f.ragged_q = true; }),
+      cache(KvFormat::int8, kInRow, 80, [](F& f) { f.page_size = 1, f.sink_logits = true; }),
+      cache(KvFormat::int8, kInRow, 64, [](F& f) { f.page_size = 16, f.selection_block = 32, f.q_len = 2; }),
+      cache(KvFormat::int8, kInRow, 576, [](F& f) { f.latent = true, f.v_head_dim = 512, f.page_size = 16; }),
+  };
+}
+
 std::vector<Setting> head_size_settings() {
   std::vector<Setting> settings;
   for (int head_dim = 16; head_dim <= 512; head_dim += 16) settings.push_back({.features = {}, .head_dim = head_dim});
@@ -434,6 +470,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"ALiBi", {with([](F& f) { f.alibi = true; }), with([](F& f) { f.alibi = true, f.q_len = 3; })}},
       {"score expression", score_settings()},
       {"one-byte KV cache", one_byte_settings()},
+      {"four-bit KV cache, and scales among rows", staged_scale_settings()},
       {"append",
        {with([](F& f) { f.append = true; }), with([](F& f) { f.append = true, f.page_size = 16, f.q_len = 3; }),
         with([](F& f) { f.append = true, f.page_size = 1, f.q_len = 4, f.ragged_q = true, f.window = 60; }),

@@ -152,6 +152,21 @@ bool take_group(Draw& draw, KernelSpec& spec) {
   return validate(problem).has_value();
 }
 
+/// Gives the spec a cache whose scales travel with its rows, without what does not go with that.
+bool take_staged_scales(Draw& draw, KernelSpec& spec) {
+  Features& f = spec.features;
+  f.kv_format = draw.of({KvFormat::int4, KvFormat::int4, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
+  f.kv_scale = has_nibbles(f) && draw.chance(40) ? KvScale::token : KvScale::in_row;
+  f.append = f.second_cache = f.packed_kv = false;
+  if (has_nibbles(f)) {
+    f.latent = false;
+    for (int* const columns : {&spec.head_dim, &f.v_head_dim}) *columns = (*columns + 63) / 64 * 64;
+    spec.head_dim = std::min(spec.head_dim, 512);
+  }
+  spec.load = LoadPath::cp_async;
+  return true;
+}
+
 /// The FNV-1a hash. With it, a kernel's cases follow from its name and the seed alone.
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 0xcbf29ce484222325u;
@@ -163,14 +178,15 @@ std::uint64_t hash_of(const std::string& text) {
 
 namespace {
 
+/// change: what the specs get that are drawn, if anything; false where one cannot have it.
 std::vector<VerifyKernel> draw_kernels(Arch arch, std::uint64_t seed, std::size_t count, const char* group,
-                                       bool ranks) {
+                                       bool (*change)(Draw&, KernelSpec&)) {
   Draw draw(seed);
   std::vector<VerifyKernel> kernels;
   std::set<std::string> names;
   for (std::size_t i = 0; kernels.size() < count && i < count * kDrawsPerKernel; ++i) {
     KernelSpec heads = draw_heads(draw, arch);
-    if (ranks && !take_group(draw, heads)) continue;
+    if (change != nullptr && !change(draw, heads)) continue;
     std::vector<KernelSpec> specs;
     for (int attempt = 0; attempt < kTunableDraws && specs.empty(); ++attempt) {
       const KernelSpec spec = with_tunables(heads, draw_tunables(draw));
@@ -187,11 +203,15 @@ std::vector<VerifyKernel> draw_kernels(Arch arch, std::uint64_t seed, std::size_
 }  // namespace
 
 std::vector<VerifyKernel> random_kernels(Arch arch, std::uint64_t seed, std::size_t count) {
-  return draw_kernels(arch, seed, count, "random features", false);
+  constexpr const char* kGroup = "random features";
+  const std::size_t staged = count / 8;
+  std::vector<VerifyKernel> kernels = draw_kernels(arch, seed, count - staged, kGroup, nullptr);
+  std::ranges::move(draw_kernels(arch, seed, staged, kGroup, take_staged_scales), std::back_inserter(kernels));
+  return kernels;
 }
 
 std::vector<VerifyKernel> random_rank_kernels(Arch arch, std::uint64_t seed, std::size_t count) {
-  return draw_kernels(arch, seed, count, "groups: random features", true);
+  return draw_kernels(arch, seed, count, "groups: random features", take_group);
 }
 
 std::vector<std::vector<int>> random_rank_lengths(const KernelSpec& spec, std::uint64_t seed) {

@@ -69,6 +69,9 @@ const Features kFeatures[] = {
      .score = "score + q_index - kv_index",
      .context_parallel = 2,
      .context_interleave = 1},
+    {.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row},
+    {.q_len = 3, .ragged_q = true, .window = 100, .kv_format = KvFormat::int4, .kv_scale = KvScale::token},
+    {.page_size = 16, .kv_format = KvFormat::fp8_e4m3, .kv_scale = KvScale::in_row},
 };
 
 constexpr int kPrompt = 4096;

@@ -38,8 +38,9 @@ Features any_features() {
   f.alibi = sometimes(rc::gen::arbitrary<bool>(), false);
   f.score = sometimes(rc::gen::element<std::string>("score * 2", "score - 0.1f * (q_index - kv_index)"), std::string());
   f.kv_format = sometimes(
-      rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla), KvFormat::same);
-  f.kv_scale = sometimes(rc::gen::element(KvScale::head, KvScale::token), KvScale::tensor);
+      rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla, KvFormat::int4),
+      KvFormat::same);
+  f.kv_scale = sometimes(rc::gen::element(KvScale::head, KvScale::token, KvScale::in_row), KvScale::tensor);
   f.v_head_dim = sometimes(rc::gen::element(16, 64, 512), 0);
   f.append = sometimes(rc::gen::arbitrary<bool>(), false);
   f.rope = sometimes(rc::gen::element(Rope::half_split, Rope::interleaved), Rope::none);
@@ -224,6 +225,9 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.kv_format = KvFormat::int8, .kv_scale = KvScale::token, .append = true},
        ErrorCode::unsupported,
        "append into a cache of int8 with a scale per token"},
+      {{.kv_format = KvFormat::fp8_e4m3, .kv_scale = KvScale::in_row, .append = true},
+       ErrorCode::unsupported,
+       "append into a cache of fp8_e4m3 with a scale per token"},
       {{.rope_dim = 64}, ErrorCode::invalid_argument, "rope_dim is 64 without rope"},
       {{.rope = Rope::half_split, .rope_dim = 24}, ErrorCode::invalid_argument, "rope_dim is 24"},
       {{.v_head_dim = -16}, ErrorCode::invalid_argument, "v_head_dim is -16"},
@@ -252,7 +256,10 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
        "batch_invariant with second_cache"},
       {{.page_size = 16, .kv_format = KvFormat::int8, .selection_block = 1, .second_cache = true},
        ErrorCode::unsupported,
-       "a one-byte kv_format with second_cache"},
+       "a kv_format that has scales with second_cache"},
+      {{.kv_format = KvFormat::int4, .kv_scale = KvScale::token, .context_parallel = 2},
+       ErrorCode::unsupported,
+       "a cache whose scales travel with its rows with context_parallel 2"},
       {{.context_parallel = 0}, ErrorCode::invalid_argument, "context_parallel is 0"},
       {{.context_parallel = 9}, ErrorCode::invalid_argument, "context_parallel is 9"},
       {{.context_parallel = 2, .context_interleave = 24}, ErrorCode::invalid_argument, "context_interleave is 24"},
@@ -301,6 +308,7 @@ TEST(Features, TheNameHasAPartForEachInOneOrder) {
             "_v64_app_ri64");
   EXPECT_EQ(features_name({.rope = Rope::half_split, .batch_invariant = true}), "_rh0_inv");
   EXPECT_EQ(features_name({.kv_format = KvFormat::int8, .kv_scale = KvScale::token, .v_head_dim = 64}), "_i8t_v64");
+  EXPECT_EQ(features_name({.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}), "_p16_i4r");
 }
 
 /// A value that is not the default.

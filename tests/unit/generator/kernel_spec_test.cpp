@@ -512,6 +512,41 @@ TEST(KernelSpec, RowsOfALatentCacheOfOneByteElementsAreConverted) {
       begin + "V apart from K");
 }
 
+TEST(KernelSpec, ScalesTravelWithTheRowsOfTheirTokensOnOneLoadPath) {
+  KernelSpec spec{.group = 2, .load = LoadPath::cp_async};
+  spec.features = {.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row};
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_EQ(cache_token_bytes(spec), 128);
+  KernelSpec apart = spec;
+  apart.features.kv_format = KvFormat::fp8_e4m3;
+  EXPECT_TRUE(validate(apart)) << "and bytes, where scales lie among the rows";
+  const int more = 2 * 4 * spec.warp_tokens * spec.stages * spec.warps;  // for a word of each token of K and of V
+  KernelSpec without = apart;
+  without.features.kv_scale = KvScale::token;
+  EXPECT_EQ(layout_of(apart).shared_bytes, layout_of(without).shared_bytes + more);
+
+  const auto why_not = [](KernelSpec changed, auto change) {
+    change(changed);
+    const auto valid = validate(changed);
+    return valid ? std::string() : valid.error().message;
+  };
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    const auto with_load = [&](KernelSpec& s) {
+      s.load = load, s.stages = loads_to_registers(load) ? 1 : 2, s.group = load == LoadPath::vector ? 1 : 2;
+    };
+    const std::string begin = "load path " + std::string(to_string(load)) + " with KV format ";
+    EXPECT_EQ(why_not(spec, with_load), begin + "int4 and kv_scale in_row");
+    EXPECT_EQ(why_not(apart, with_load), begin + "fp8_e4m3 and kv_scale in_row");
+  }
+  // 16-byte copies of aligned rows change nothing of that: a zero point is part of a token's scale.
+  EXPECT_EQ(why_not(spec, [](KernelSpec& s) { s.features.kv_scale = KvScale::token, s.load = LoadPath::bulk; }),
+            "load path bulk with KV format int4 and kv_scale token");
+  EXPECT_EQ(why_not(spec, [](KernelSpec& s) { s.pdl = true; }),
+            "programmatic dependent launch with KV format int4 and kv_scale in_row");
+  EXPECT_EQ(why_not(spec, [](KernelSpec& s) { s.head_dim = 80; }),
+            "a cache of int4 with head_dim 80 and v_head_dim 80");
+}
+
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
   EXPECT_FALSE(layout_of(spec).family->query_rows_lead);

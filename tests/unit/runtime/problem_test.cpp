@@ -256,11 +256,36 @@ TEST(VisibleTokens, OfAGroupAreThoseOfTheRankThatHasMostOfTheWindow) {
   EXPECT_EQ(visible_tokens(windowed, {.batch = 1, .longest_context = 5000}), 113);
 }
 
+TEST(Problem, ACacheOfFourBitElementsIsRefusedByWhatItCannotBe) {
+  const DecodeProblem nibbles{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}};
+  EXPECT_TRUE(validate(nibbles));
+  const auto refused = [&](auto change) {
+    DecodeProblem changed = nibbles;
+    change(changed);
+    const auto ok = validate(changed);
+    EXPECT_EQ(code_of(ok), ErrorCode::unsupported);
+    return ok ? std::string() : ok.error().message;
+  };
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.kv_scale = KvScale::tensor; }),
+            "a cache of int4 with a scale per tensor");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.kv_scale = KvScale::head; }),
+            "a cache of int4 with a scale per head");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.head_dim = 96; }), "a cache of int4 with head_dim 96 and v_head_dim 96");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.v_head_dim = 80; }),
+            "a cache of int4 with head_dim 128 and v_head_dim 80");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.latent = true, p.kv_heads = 1; }),
+            "a cache of int4 that is latent");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.append = true; }),
+            "append into a cache of int4 with a scale per token");
+}
+
 TEST(KvBytes, FollowFormatWidthsAndWindow) {
   const Shape shape{.batch = 2, .longest_context = 1000};
   const std::int64_t rows = 2 * 1000 * 8;
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.page_size = 16, .q_len = 8}}, shape), rows * 2 * 256);
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.kv_format = KvFormat::fp8_e5m2}}, shape), rows * 256);
+  EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::token}}, shape),
+            rows * 128);
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.v_head_dim = 64}}, shape), rows * 2 * (128 + 64));
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.window = 100, .kv_format = KvFormat::int8}}, shape),
             2 * 100 * 8 * 256);
@@ -305,6 +330,8 @@ TEST(KvBytes, OfScalesAreTwoFloatsForEachTokenAndHead) {
   const RequestLengths lengths{.context_lengths = contexts};
   const DecodeProblem by_token{.features = {.kv_format = KvFormat::int8, .kv_scale = KvScale::token}};
   EXPECT_EQ(kv_scale_bytes(by_token, lengths), 128 * 8 * 8);
+  const DecodeProblem in_rows{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}};
+  EXPECT_EQ(kv_scale_bytes(in_rows, lengths), 128 * 8 * 8);
   EXPECT_EQ(kv_scale_bytes({.features = {.kv_format = KvFormat::int8}}, lengths), 0);
   EXPECT_EQ(kv_scale_bytes({}, lengths), 0);
 }

@@ -386,8 +386,8 @@ TEST_F(CApi, FeaturesOutOfTheirDomainAreRefusedByName) {
   const Case cases[] = {
       {[](leanattn_problem& p) { p.query_mask = 3; }, LEANATTN_INVALID_ARGUMENT, "query_mask is 3"},
       {[](leanattn_problem& p) { p.query_mask = -1; }, LEANATTN_INVALID_ARGUMENT, "query_mask is -1"},
-      {[](leanattn_problem& p) { p.kv_format = 5; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 5"},
-      {[](leanattn_problem& p) { p.kv_scale = 3; }, LEANATTN_INVALID_ARGUMENT, "kv_scale is 3"},
+      {[](leanattn_problem& p) { p.kv_format = 6; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 6"},
+      {[](leanattn_problem& p) { p.kv_scale = 4; }, LEANATTN_INVALID_ARGUMENT, "kv_scale is 4"},
       {[](leanattn_problem& p) { p.rope = 3; }, LEANATTN_INVALID_ARGUMENT, "rope is 3"},
       {[](leanattn_problem& p) { p.rope_dim = 64; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 64"},
       {[](leanattn_problem& p) { p.rope = 1, p.rope_dim = 256; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 256, more"},

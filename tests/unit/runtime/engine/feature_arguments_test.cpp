@@ -421,6 +421,48 @@ TEST_F(FeatureArguments, StridesOfRowsWithAFormatOfTheirOwnCountBytes) {
   refuses("k_new_stride_batch is 570 elements", [&] { args.k_new_stride_batch = 570; });
 }
 
+TEST_F(FeatureArguments, RowsAmongWhichScalesLieAreAlignedToFourBytes) {
+  // The rows of vLLM: K, its scale, V, and its scale, of each head.
+  constexpr int kRow = 64 + 4 + 64 + 4, kHeads = 8;
+  make_paged();
+  limits.problem.layout = KvLayout::strided;
+  features().kv_format = KvFormat::int4, features().kv_scale = KvScale::in_row;
+  args.k = at(0x20000), args.k_scale = at<float>(0x20000 + 64);
+  args.v = at(0x20000 + 68), args.v_scale = at<float>(0x20000 + 132);
+  args.k_stride_head = args.v_stride_head = kRow;
+  args.k_stride_token = args.v_stride_token = kHeads * kRow;
+  args.k_stride_batch = args.v_stride_batch = 16 * kHeads * kRow;
+  args.kv_scale_stride_head = kRow / 4, args.kv_scale_stride_token = kHeads * kRow / 4;
+  args.kv_scale_stride_batch = 16 * kHeads * kRow / 4;
+  features().page_size = 16;
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.v, at(0x20000 + 68));
+  EXPECT_EQ(block.k_stride_token, kHeads * kRow);
+  EXPECT_EQ(block.kv_scale_stride_batch, 16 * kHeads * kRow / 4);
+  refuses("v is 0x20046", [&] { args.v = at(0x20000 + 70); });
+  refuses("k_stride_head is 138 elements, not a multiple of 4 (4 bytes)", [&] { args.k_stride_head = 138; });
+  refuses("v_stride_head is 60 elements, less than a row of the kv_format, 64", [&] { args.v_stride_head = 60; });
+  refuses("k_scale is null", [&] { args.k_scale = nullptr; });
+  refuses("v_scale is null", [&] { args.v_scale = nullptr; });
+  refuses("v is 0x20044, which is not a multiple of 16 bytes", [&] { features().kv_scale = KvScale::token; });
+
+  // Elements of one byte likewise.
+  features().kv_format = KvFormat::fp8_e4m3;
+  refuses("k_stride_head is 124 elements, less than head_dim, 128", [&] { args.k_stride_head = 124; });
+  refuses("v_scale is null", [&] { args.v_scale = nullptr; });
+}
+
+TEST_F(FeatureArguments, DenseRowsOfFourBitElementsAreHalfAsManyBytes) {
+  features().kv_format = KvFormat::int4, features().kv_scale = KvScale::token;
+  args.k_scale = at<float>(0x8004), args.v_scale = at<float>(0x9004);
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.k_stride_token, 64);
+  EXPECT_EQ(block.v_stride_head, block.context_capacity * 64);
+  EXPECT_EQ(block.q_stride_head, 128);
+  EXPECT_EQ(block.o_stride_head, 128);
+  EXPECT_EQ(block.kv_scale_stride_token, 1);
+}
+
 // ---- Selections ----
 
 TEST_F(FeatureArguments, ASecondCacheHasPagesAndLengthsOfItsOwnAndTheStridesOfTheFirst) {

@@ -57,6 +57,17 @@ TEST(LookupPdl, AWinnerOfItsOwnInTheBucketGoesBeforeTheOrdinaryOneOfTheShape) {
   EXPECT_TRUE(choice.tuned_pdl);
 }
 
+TEST(LookupPdl, KernelsThatBringScalesWithRowsStartInTurn) {
+  DecodeProblem problem = kDependent;
+  problem.features = {.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row};
+  EXPECT_FALSE(as_launched(problem, {9, 0, true}).pdl);
+  EXPECT_FALSE(base_spec({9, 0, true}, problem).pdl);
+  const Choice choice = table_of({}).find(problem, kMeasured);
+  EXPECT_FALSE(choice.config.spec.pdl);
+  EXPECT_EQ(choice.config.spec.load, LoadPath::cp_async);
+  EXPECT_TRUE(validate(choice.config.spec));
+}
+
 TEST(LookupPdl, AnOrdinaryProblemNeverGetsADependentKernel) {
   const auto table = table_of({winner(kDependent, kMeasured, tuned_config(kDependent, 224), 9)});
   const Choice choice = table.find(kLlama, kMeasured);

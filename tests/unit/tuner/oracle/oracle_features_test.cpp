@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -46,6 +47,11 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
                data_group_scale(DataKind::uniform, kSeed, request, c.kv_head, token, column / row->group_columns));
   const std::uint8_t byte =
       data_byte(DataKind::uniform, kSeed, tensor, kv_encoding(f).element, request, c.kv_head, token, column, columns);
+  if (f.kv_format == KvFormat::int4) {
+    const auto word =
+        std::bit_cast<std::uint32_t>(data_kv_scale(DataKind::uniform, kSeed, tensor, f, request, c.kv_head, token));
+    return (byte - static_cast<int>(word % 16)) * static_cast<double>(std::bit_cast<float>(word - word % 16));
+  }
   return byte_value(kv_encoding(f).element, byte) *
          static_cast<double>(data_kv_scale(DataKind::uniform, kSeed, tensor, f, request, c.kv_head, token));
 }
@@ -130,7 +136,7 @@ void expect_agreement(const Case& c) {
                            std::to_string(c.query_tokens);
   ASSERT_EQ(got.o.size(), expected.o.size()) << what;
   ASSERT_EQ(got.lse.size(), expected.lse.size()) << what;
-  const bool large = c.problem.features.kv_scale == KvScale::token || row_format(c.problem.features) != nullptr;
+  const bool large = has_token_scales(c.problem.features) || row_format(c.problem.features) != nullptr;
   const double agreement = large ? 1e-9 : 1e-12;  // of scales up to 1e3
   for (std::size_t i = 0; i < got.o.size(); ++i) ASSERT_NEAR(got.o[i], expected.o[i], agreement) << what << " at " << i;
   for (std::size_t i = 0; i < got.lse.size(); ++i) {
@@ -211,8 +217,11 @@ TEST(OracleFeatures, SharedTokensAreWholePagesOfTheFirstRequest) {
 }
 
 TEST(OracleFeatures, OnesGiveOneAndAScoreFarBelowZero) {
-  for (const KvFormat format : {KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8}) {
-    const DecodeProblem problem{.q_heads = 1, .kv_heads = 1, .head_dim = 64, .features = {.kv_format = format}};
+  for (const KvFormat format :
+       {KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::int4}) {
+    const KvScale scale = format == KvFormat::int4 ? KvScale::in_row : KvScale::tensor;
+    const DecodeProblem problem{
+        .q_heads = 1, .kv_heads = 1, .head_dim = 64, .features = {.kv_format = format, .kv_scale = scale}};
     const OracleOutput out = oracle_of_data(problem, DataKind::ones, kSeed, 0.125, 0, 0, 64);
     for (const double o : out.o) EXPECT_EQ(o, 1) << to_string(format);
     EXPECT_DOUBLE_EQ(out.lse[0], -4096 * 64 * 0.125 + std::log(64.0)) << to_string(format);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <vector>
 
 #include "generator/kv_encoding.hpp"
 #include "tuner/oracle/random_data.hpp"
@@ -75,6 +76,104 @@ TEST(ByteFormats, RoundingIsToTheNearest) {
       EXPECT_NEAR(std::abs(got - value), std::abs(nearest - value), std::ldexp(std::abs(value), -10) + 1e-7)
           << to_string(format) << " " << value;
     }
+  }
+}
+
+/// A row of four-bit elements as vLLM writes it, two elements a byte (v1/attention/ops/int4_per_token_head.py).
+struct NibbleRow {
+  std::vector<std::uint8_t> bytes;
+  std::uint32_t word = 0;  // the scale, and in its last four bits the zero point
+
+  std::uint8_t element(std::size_t i) const {
+    return static_cast<std::uint8_t>(i % 2 == 0 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4);
+  }
+};
+
+/// What vLLM writes for a row that is rotated already. Rounding is half away from zero.
+NibbleRow quantised(const std::vector<float>& row) {
+  const auto [low, high] = std::minmax_element(row.begin(), row.end());
+  const float scale = std::max((*high - *low) / 15.0f, 1e-6f), inverse = 1.0f / scale;
+  const float zero = std::clamp(std::round(-*low / scale), 0.0f, 15.0f);
+  NibbleRow written;
+  written.bytes.resize(row.size() / 2);
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const auto element = static_cast<unsigned>(std::clamp(std::round(row[i] * inverse + zero), 0.0f, 15.0f));
+    written.bytes[i / 2] = static_cast<std::uint8_t>(written.bytes[i / 2] | element << i % 2 * 4);
+  }
+  written.word = (std::bit_cast<std::uint32_t>(scale) & ~15u) | static_cast<unsigned>(zero);
+  return written;
+}
+
+TEST(NibbleFormat, RowsAreReadAsVllmReadsThem) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    std::vector<float> row;  // empty: only read
+    NibbleRow written;
+    std::vector<double> read;
+  };
+  const auto all = [](double value) { return std::vector<double>(8, value); };
+  const Case cases[] = {
+      {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+       {{0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe}, 0x3f800000},
+       {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+      {{-7.5, -6.5, -5.5, -4.5, -3.5, -2.5, -1.5, -.5, .5, 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5},
+       {{0x21, 0x43, 0x65, 0x87, 0xa9, 0xcb, 0xed, 0xff}, 0x3f800008},
+       {-7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7, 7}},
+      {{0, 15, .5, 1.5, 2.5, 3.5, 14.5, 7.5}, {{0xf0, 0x21, 0x43, 0x8f}, 0x3f800000}, {0, 15, 1, 2, 3, 4, 15, 8}},
+      {std::vector<float>(8, 0.0f), {{0, 0, 0, 0}, 0x358637b0}, all(0)},
+      {std::vector<float>(8, 3.0f), {{0xff, 0xff, 0xff, 0xff}, 0x358637b0}, all(1.5e-5)},
+      {std::vector<float>(8, -3.0f), {{0, 0, 0, 0}, 0x358637bf}, all(-1.5e-5)},
+      {std::vector<float>(8, 5e-6f), {{0x55, 0x55, 0x55, 0x55}, 0x358637b0}, all(5e-6)},
+      {{10, 11, 12, 13, 14, 15, 16, 17}, {{0xff, 0xff, 0xff, 0xff}, 0x3eeeeee0}, all(7)},
+      {{1e4, 1, 2, 3, -1, 0, .5, -2}, {{0x0f, 0, 0, 0}, 0x4426b330}, {10002, 0, 0, 0, 0, 0, 0, 0}},
+      {{}, {{0x90, 0xfc, 0x63, 0x08}, 0x3eaaaaa6}, {-2, 1, 2, 3, -1, 0, 2. / 3, -2}},
+      {{}, {{0, 0, 0, 0}, 0x7f800000}, all(nan)},
+      {{-18, 2, -2, 2, 26, -2, -10, 2},  // 0 to 7 after the rotation of eight
+       {{0x70, 0x75, 0x5f, 0x73}, 0x403bbbb6},
+       {-17.6, 2.93, -2.93, 2.93, 26.4, -2.93, -8.8, 2.93}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.written.word);
+    if (!c.row.empty()) {
+      const NibbleRow written = quantised(c.row);
+      EXPECT_EQ(written.bytes, c.written.bytes);
+      EXPECT_EQ(written.word, c.written.word);
+    }
+    for (std::size_t i = 0; i < c.read.size(); ++i) {
+      const double got = scaled_value(KvElement::int4, c.written.element(i), std::bit_cast<float>(c.written.word));
+      if (std::isnan(c.read[i])) {
+        EXPECT_TRUE(std::isnan(got));
+      } else {
+        EXPECT_NEAR(got, c.read[i], 2e-3 * std::abs(c.read[i])) << "element " << i;
+      }
+    }
+  }
+}
+
+TEST(FeatureData, FourBitRowsHaveAllZeroPointsAndWhatCancelsBesideThem) {
+  const Features features{.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row};
+  constexpr int kColumns = 128, kTokens = 400;
+  for (const DataTensor tensor : {DataTensor::k, DataTensor::v}) {
+    std::set<int> zeros;
+    int near = 0, outliers = 0;
+    for (int token = 0; token < kTokens; ++token) {
+      const float word = data_kv_scale(DataKind::uniform, 3, tensor, features, 1, 2, token);
+      const int zero = static_cast<int>(std::bit_cast<std::uint32_t>(word) % 16);
+      zeros.insert(zero);
+      int far = 0, within = 0;
+      for (int column = 0; column < kColumns; ++column) {
+        const int element = data_byte(DataKind::uniform, 3, tensor, KvElement::int4, 1, 2, token, column, kColumns);
+        ASSERT_LE(element, 15);
+        within += std::abs(element - zero) <= 1;
+        far += std::abs(element - zero) > 7;
+        if (tensor == DataTensor::k)
+          EXPECT_LT(std::abs(scaled_value(KvElement::int4, static_cast<std::uint8_t>(element), word)), 15 * 2 * 1.5);
+      }
+      near += within == kColumns, outliers += within == kColumns - 1 && far == 1;
+    }
+    EXPECT_EQ(zeros.size(), 16u);
+    EXPECT_GT(near, kTokens / 8) << "rows that are nearly their zero point";
+    EXPECT_GT(outliers, kTokens / 8) << "the same but for one element";
   }
 }
 
