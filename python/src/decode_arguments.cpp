@@ -130,6 +130,10 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
           ? (head_major ? "[pages, kv_heads, page_size, head_dim]" : "[pages, page_size, kv_heads, head_dim]")
           : (head_major ? "[batch, kv_heads, context, head_dim]" : "[batch, context, kv_heads, head_dim]");
   const bool latent = !read(v_, objects.v_cache, "v_cache"), packed = kv_offsets_.has_value();
+  const std::int32_t wanted =
+      given(objects.kv_dtype) ? number_of(kNames<KvFormat>, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
+  const KvEncoding& encoding = kv_encoding(static_cast<KvFormat>(wanted));
+  const int elements_of_unit = encoding.bits < 8 ? 8 / encoding.bits : 1;  // of those in which extents count
   // Engines keep latent caches without a dimension for the one KV head.
   const bool flat = latent && !packed && k_.rank() == 3;
   const int heads = packed || head_major ? 1 : 2,
@@ -144,7 +148,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     cache->require_device(q_.device());
     if (packed) cache->require_rank(3, "[tokens, kv_heads, head_dim] with kv_offsets");
     if (!packed && !flat) cache->require_rank(4, shape);
-    cache->require_aligned_rows(given(objects.k_new));
+    cache->require_aligned_rows(given(objects.k_new), kScaleBytes);
   }
   if (latent) {
     if (!given(objects.v_head_dim))
@@ -160,24 +164,22 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   } else {
     if (given(objects.v_head_dim))
       bad_value("v_head_dim", "is given with v_cache", "It is for latent attention, where v_cache is None.");
-    v_columns_ = v_->extent(columns);
+    v_columns_ = v_->extent(columns) * elements_of_unit;
     for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
   }
-  const std::int32_t wanted =
-      given(objects.kv_dtype) ? number_of(kNames<KvFormat>, objects.kv_dtype, "kv_dtype") : LEANATTN_KV_SAME;
   if (k_.type() == ElementType::uint8 && wanted == LEANATTN_KV_SAME)
     bad_type("k_cache", "is uint8, which does not say what its bytes are",
-             "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\" or \"fp8_ds_mla\".");
+             "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\", \"int4\" or \"fp8_ds_mla\".");
   // Rows with a format of their own are bytes, whose number is not that of the columns.
-  const RowFormat* const row = kv_encoding(static_cast<KvFormat>(wanted)).row;
-  k_.require_extent(columns, row != nullptr ? row->bytes : problem_.head_dim,
-                    row != nullptr ? "bytes of a row of the kv_dtype" : "head_dim of q");
+  const bool bytes = encoding.row != nullptr || encoding.bits < 8;
+  k_.require_extent(columns, encoding.row_stride(problem_.head_dim),
+                    bytes ? "bytes of a row of the kv_dtype" : "head_dim of q");
   problem_.kv_heads = flat ? 1 : k_.extent32(heads);
   if (problem_.q_heads % problem_.kv_heads != 0) {
     bad_value("q",
               fmt::format("has {} heads, which is no multiple of k_cache's {}", problem_.q_heads, problem_.kv_heads));
   }
-  if (v_ && v_columns_ != problem_.head_dim) problem_.v_head_dim = v_->extent32(columns);
+  if (v_ && v_columns_ != problem_.head_dim) problem_.v_head_dim = static_cast<std::int32_t>(v_columns_);
   cache_tokens_ = k_.extent32(tokens);
   if (paged) {
     if (page_table_) {

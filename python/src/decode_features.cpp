@@ -21,10 +21,14 @@ void DecodeArguments::require_dense_floats(Optional& view, std::int64_t count, c
 
 void DecodeArguments::read_scales(const DecodeObjects& objects) {
   const bool has_k = read(k_scale_, objects.k_scale, "k_scale"), has_v = read(v_scale_, objects.v_scale, "v_scale");
-  if (!has_k && !has_v) return;
+  const auto require_aligned = [&] {
+    k_.require_aligned_rows(given(objects.k_new));
+    if (v_) v_->require_aligned_rows(given(objects.k_new));
+  };
+  if (!has_k && !has_v) return require_aligned();
   if (problem_.kv_format == LEANATTN_KV_SAME)
     bad_value(has_k ? "k_scale" : "v_scale", fmt::format("is given, but k_cache is {}", to_string(k_.type())),
-              "Scales are for one-byte caches.");
+              "Scales are for caches of one-byte or four-bit elements.");
   // -1 where it is not given.
   const auto kind = [&](Optional& scale) -> std::int32_t {
     if (!scale) return -1;
@@ -56,9 +60,14 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
                                            k_scale_->stride(i)));
       }
     }
+    // Scales may lie among the rows, which are then aligned as scales are.
+    if (!k_.has_aligned_rows(kVectorBytes) || (v_ && !v_->has_aligned_rows(kVectorBytes)))
+      problem_.kv_scale = LEANATTN_SCALE_IN_ROW;
     launch_.kv_scale_stride_batch = scale.launch_stride(0);
     launch_.kv_scale_stride_head = scale.launch_stride(1);
     launch_.kv_scale_stride_token = scale.launch_stride(2);
+  } else {
+    require_aligned();
   }
   if (has_k) launch_.k_scale = k_scale_->data<float>();
   if (has_v) launch_.v_scale = v_scale_->data<float>();

@@ -15,8 +15,6 @@ namespace leanattn::python {
 namespace nb = nanobind;
 namespace {
 
-constexpr int kVectorBytes = 16;
-
 struct TypeRow {
   ElementType type;
   std::uint8_t code, bits;
@@ -245,23 +243,29 @@ void TensorView::require_contiguous() const {
   }
 }
 
-void TensorView::require_aligned_rows(bool written) const {
+bool TensorView::has_aligned_rows(int alignment) const {
+  bool aligned = reinterpret_cast<std::uintptr_t>(data()) % static_cast<unsigned>(alignment) == 0;
+  for (int i = 0; i + 1 < view_.ndim; ++i) aligned = aligned && stride(i) * bytes_of(type_) % alignment == 0;
+  return aligned || is_empty();
+}
+
+void TensorView::require_aligned_rows(bool written, int alignment) const {
   require_rows(written);
   const auto address = reinterpret_cast<std::uintptr_t>(data());
   if (address == 0) [[unlikely]] {
     if (is_empty()) return;
     bad_value(name_, fmt::format("has shape {} and no memory", shape_text()));
   }
-  if (address % unsigned{kVectorBytes} != 0 && !is_empty()) [[unlikely]]
-    bad_value(name_, fmt::format("begins at {:#x}, which is not a multiple of {} bytes", address, kVectorBytes),
+  if (has_aligned_rows(alignment)) [[likely]]
+    return;
+  if (address % static_cast<unsigned>(alignment) != 0)
+    bad_value(name_, fmt::format("begins at {:#x}, which is not a multiple of {} bytes", address, alignment),
               "Whole tensors are aligned; an offset into one may not be.");
   for (int i = 0; i + 1 < view_.ndim; ++i) {
-    if (stride(i) * bytes_of(type_) % kVectorBytes == 0) [[likely]]
-      continue;
-    if (is_empty()) return;
+    if (stride(i) * bytes_of(type_) % alignment == 0) continue;
     bad_value(
         name_,
-        fmt::format("has stride {} in dimension {}, which is not a multiple of {} bytes", stride(i), i, kVectorBytes),
+        fmt::format("has stride {} in dimension {}, which is not a multiple of {} bytes", stride(i), i, alignment),
         "Pad rows to that.");
   }
 }

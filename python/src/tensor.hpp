@@ -19,6 +19,9 @@ enum class ElementType : std::uint8_t { bf16, fp16, fp32, int32, uint32, int8, u
 const char* to_string(ElementType type);
 int bytes_of(ElementType type);
 
+/// The size of one load, and of a scale: what rows are aligned to.
+inline constexpr int kVectorBytes = 16, kScaleBytes = 4;
+
 /// The memory, shape and strides of a tensor, which it keeps alive where the framework hands it over.
 class TensorView {
  public:
@@ -59,8 +62,10 @@ class TensorView {
   void require_rows(bool written = false) const;
   /// All elements are adjacent, row after row.
   void require_contiguous() const;
-  /// As require_rows(), and every row begins at a multiple of 16 bytes, the size of one load.
-  void require_aligned_rows(bool written = false) const;
+  /// As require_rows(), and every row begins at a multiple of so many bytes, usually of one load.
+  void require_aligned_rows(bool written = false, int alignment = kVectorBytes) const;
+  /// Whether every row does.
+  bool has_aligned_rows(int alignment) const;
 
  private:
   dlpack::Tensor view_{};

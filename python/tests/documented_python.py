@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import _fake_gpu
-from fake_tensors import FakeTensor
+from fake_tensors import TYPES, FakeTensor
 from rank_threads import Ranks
 
 
@@ -17,11 +17,31 @@ class Tensor(FakeTensor):
     def __iter__(self):
         return (Tensor(self.shape[1:], self.dtype) for _ in range(self.shape[0]))
 
-    def __getitem__(self, _):
-        return self
+    def __getitem__(self, index):
+        if not (isinstance(index, tuple) and index[0] is Ellipsis):
+            return self
+        if isinstance(index[1], int):  # one column
+            return self._part(self.shape[:-1], self.strides[:-1], index[1])
+        first, end, _ = index[1].indices(self.shape[-1])
+        return self._part((*self.shape[:-1], end - first), self.strides, first)
+
+    def _part(self, shape, strides, offset):
+        made = Tensor(shape, self.dtype, strides=strides, device_id=self.device_id)
+        made.memory, made.data = self.memory, self.data + offset * TYPES[self.dtype][1] // 8
+        return made
+
+    def view(self, dtype):  # of bytes as words
+        made = self._part((*self.shape[:-1], self.shape[-1] // 4), tuple(stride // 4 for stride in self.strides[:-1]) + (1,), 0)
+        made.dtype = dtype
+        return made
+
+    def transpose(self, a, b):
+        order = list(range(len(self.shape)))
+        order[a], order[b] = b, a
+        return self._part([self.shape[i] for i in order], [self.strides[i] for i in order], 0)
 
 
-torch = MagicMock(bfloat16="bf16", int32="int32", uint8="uint8")
+torch = MagicMock(bfloat16="bf16", int32="int32", uint8="uint8", float32="fp32")
 torch.testing = MagicMock(unsafe=True)  # has names that begin with "assert"
 ranks = Ranks(2)  # a block that uses torch.distributed runs on two of them
 torch.distributed = sys.modules["torch.distributed"] = ranks

@@ -280,6 +280,47 @@ def test_one_byte_caches_and_their_scales(engine, dtype, said, scale):
         assert (arguments["kv_scale_stride_batch"], arguments["kv_scale_stride_head"], arguments["kv_scale_stride_token"]) == (KV_HEADS * CONTEXT, CONTEXT, 1)
 
 
+def rows_of_vllm(data_bytes, dtype="uint8"):
+    """decode()'s arguments for a pool as vLLM keeps it: a row of K, its scale, a row of V, and its scale, of each head."""
+    row = 2 * (data_bytes + 4)
+    pool = (40, 16, KV_HEADS, data_bytes)
+    strides, words = (16 * KV_HEADS * row, KV_HEADS * row, row, 1), (16 * KV_HEADS * row // 4, row // 4, KV_HEADS * row // 4)
+    made = {name: FakeTensor(pool, dtype, strides=strides, offset=at) for name, at in (("k_cache", 0), ("v_cache", data_bytes + 4))}
+    made |= {name: FakeTensor((40, KV_HEADS, 16), "fp32", strides=words, offset=at) for name, at in (("k_scale", data_bytes // 4), ("v_scale", row // 4 - 1))}
+    return {**inputs(), **made, "page_table": FakeTensor((BATCH, 9), "int32"), "kv_layout": "NHD"}
+
+
+@pytest.mark.parametrize("data_bytes, options", [(HEAD_DIM // 2, {"kv_dtype": "int4"}), (HEAD_DIM, {"kv_dtype": "fp8_e4m3"}), (HEAD_DIM, {"kv_dtype": "int8"})])
+def test_scales_may_lie_among_the_rows(engine, data_bytes, options):
+    given = rows_of_vllm(data_bytes)
+    row = 2 * (data_bytes + 4)
+    o, launch = decoded(engine, **given, **options)
+    arguments = launch["arguments"]
+    assert o.shape == (BATCH, Q_HEADS, HEAD_DIM)
+    for name in ("k", "v"):
+        assert arguments[name] == given[f"{name}_cache"].data and arguments[f"{name}_scale"] == given[f"{name}_scale"].data
+        assert [arguments[f"{name}_stride_{of}"] for of in ("batch", "token", "head")] == [16 * KV_HEADS * row, KV_HEADS * row, row]
+    assert [4 * arguments[f"kv_scale_stride_{of}"] for of in ("batch", "token", "head")] == [16 * KV_HEADS * row, KV_HEADS * row, row]
+    assert "r_cp_async" in launch["kernel"]  # scales travel with the rows
+
+
+def test_four_bit_rows_of_their_own_are_aligned_as_others(engine):
+    caches = {name: FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM // 2), "uint8") for name in ("k_cache", "v_cache")}
+    scale = FakeTensor((BATCH, KV_HEADS, CONTEXT), "fp32")
+    _, launch = decoded(engine, **inputs(**caches), k_scale=scale, v_scale=scale, kv_dtype="int4")
+    assert launch["arguments"]["k_stride_token"] == HEAD_DIM // 2 and "_i4t_cp_async" in launch["kernel"]
+
+
+@pytest.mark.parametrize("changed, named", [
+    ({"k_scale": None, "v_scale": None}, "stride"), ({"k_scale": FakeTensor((1,), "fp32"), "v_scale": FakeTensor((1,), "fp32")}, "stride"),
+    ({"v_scale": None}, "v_scale"), ({"k_cache": FakeTensor((40, 16, KV_HEADS, HEAD_DIM), "uint8")}, "bytes of a row"),
+    ({"v_cache": FakeTensor((40, 16, KV_HEADS, HEAD_DIM // 2), "uint8", offset=2)}, "multiple of 4 bytes")])
+def test_what_four_bit_rows_need_is_named(engine, changed, named):
+    with pytest.raises((ValueError, leanattn.Error), match=named):
+        leanattn.decode(**{**rows_of_vllm(HEAD_DIM // 2), **changed}, kv_dtype="int4", engine=engine)
+    assert fake.launches() == []
+
+
 def test_append_and_rotation(engine):
     new = {name: FakeTensor((BATCH, KV_HEADS, HEAD_DIM), strides=(12 * HEAD_DIM, HEAD_DIM, 1)) for name in ("k_new", "v_new")}
     table = FakeTensor((CONTEXT, HEAD_DIM), "fp32")
