@@ -8,5 +8,5 @@ constexpr bool kRowsSeeAlike = kWindow == 0 && (kSelectionBlock > 0 || kQLen == 
 namespace of_gpu {
 #include "templates/prelude.cuh"
 }  // namespace of_gpu
-using of_gpu::kFullMask, of_gpu::kNegInf, of_gpu::kKvReadOnce, of_gpu::reference_of, of_gpu::sync_workers, of_gpu::sync_walkers,
-    of_gpu::low_halves, of_gpu::high_halves, of_gpu::word;
+using of_gpu::kFullMask, of_gpu::kNegInf, of_gpu::kKvReadOnce, of_gpu::reference_of, of_gpu::sync_workers,
+    of_gpu::sync_walkers, of_gpu::low_halves, of_gpu::high_halves, of_gpu::word;
