@@ -115,8 +115,8 @@ Support support_of(const KernelFamily& family, Arch arch, const Features& wanted
 }
 
 std::string names_of(const std::vector<LoadPath>& loads) {
-  std::vector<std::string_view> names;
-  for (const LoadPath load : loads) names.push_back(to_string(load));
+  std::vector<std::string_view> names(loads.size());
+  std::ranges::transform(loads, names.begin(), [](LoadPath load) { return to_string(load); });
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
