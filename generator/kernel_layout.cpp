@@ -47,7 +47,8 @@ KernelLayout layout_of(const KernelSpec& spec) { return layout_of(spec, family_o
 
 KernelLayout layout_of(const KernelSpec& spec, const KernelFamily& family) {
   // Beside the dynamic part of shared memory there are tickets, barriers and what the search in a large batch needs.
-  KernelLayout layout{.family = &family, .static_bytes = 1024};
+  KernelLayout layout;
+  layout.family = &family, layout.static_bytes = 1024;
   lay_out_rows(spec, layout);
   layout.family->lay_out(spec, layout);
   lay_out_threads(spec, layout);

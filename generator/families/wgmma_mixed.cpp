@@ -64,7 +64,7 @@ Result<void> supports(const KernelSpec& spec) {
 
 std::array<KernelHalf, 2> halves(const KernelSpec& spec) {
   KernelHalf many{.spec = spec_of_many(spec), .layout = layout_of(spec_of_many(spec), kWgmmaPrefill)};
-  KernelHalf few{.spec = spec_of_few(spec)};
+  KernelHalf few{.spec = spec_of_few(spec), .layout = {}};
   // The entry point trades registers for both.
   many.layout.producer_warps = kWarpsForMany - 8;
   many.layout.consumer_registers = many.layout.producer_registers = 0;
@@ -81,7 +81,7 @@ std::array<KernelHalf, 2> halves(const KernelSpec& spec) {
        lay_out_few())
     --few.spec.stages;
   const int few_limit = few_tokens(spec);
-  many.layout.share = {.few_tokens = few_limit};
+  many.layout.share.few_tokens = few_limit;
   few.layout.share = {.few_tokens = few_limit,
                       .takes_few = true,
                       .first_barrier = kBarriersOfWalk,

@@ -59,9 +59,9 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
   int length = args.context_lengths[request];
   if (length < 0 || length > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
   if (limits.packed_kv != 0) {
-    const int first = length, end = args.context_lengths[request + 1];
-    if (end < first || end > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
-    length = end - first;
+    const int begin = length, end = args.context_lengths[request + 1];
+    if (end < begin || end > args.context_capacity) return lean_offender(request, kLeanContextLengths, 0);
+    length = end - begin;
   }
   long long query_tokens = limits.q_len;
   if (limits.ragged_q) {

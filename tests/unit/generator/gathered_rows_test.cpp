@@ -141,13 +141,13 @@ struct Producer {
   u64 (*holes)(u32 stage);
   int k_panels, v_panels, parts;  // v_panels: those beside K's
 };
-#define PRODUCER(name)                                                                              \
-  Producer {                                                                                        \
-    [](const LeanDecodeArgs& args, Walk& walk) {                                                    \
-      name::produce(args, {}, {}, {0, kFullBarriers, kFullBarriers + (8 << 10)}, walk);             \
-    },                                                                                              \
-        [](u32 stage) { return name::selected_holes().of_stage[stage].tokens[0]; }, name::kKPanels, \
-        name::kLatent ? 0 : name::kVPanels, name::kStageParts                                       \
+#define PRODUCER(name)                                                                        \
+  Producer {                                                                                  \
+    [](const LeanDecodeArgs& given, Walk& walk) {                                             \
+      name::produce(given, {}, {}, {0, kFullBarriers, kFullBarriers + (8 << 10)}, walk);      \
+    },                                                                                        \
+        [](u32 at) { return name::selected_holes().of_stage[at].tokens[0]; }, name::kKPanels, \
+        name::kLatent ? 0 : name::kVPanels, name::kStageParts                                 \
   }
 constexpr int kPanelBytes = kStepTokens * 128;
 

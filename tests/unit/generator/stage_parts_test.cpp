@@ -130,12 +130,12 @@ struct Producer {
   bool exactly;
 };
 #define PRODUCE(name)                                                                          \
-  [](const LeanDecodeArgs& args, const std::vector<Given>& segments) {                         \
+  [](const LeanDecodeArgs& given, const std::vector<Given>& given_segments) {                  \
     std::vector<name::Segment> own;                                                            \
-    for (const Given& s : segments)                                                            \
+    for (const Given& s : given_segments)                                                      \
       own.push_back(name::segment_of(s.request, s.kv_head, s.context_length, s.first, s.end)); \
     name::Walk walk = name::walk_along(own);                                                   \
-    name::produce(args, {{'k'}}, {{'v'}}, {0, kBarriers, kEmptyBarriers}, walk);               \
+    name::produce(given, {{'k'}}, {{'v'}}, {0, kBarriers, kEmptyBarriers}, walk);              \
   }
 
 /// Where a token lies. outer below 0: nowhere, and nobody sees it.
@@ -161,7 +161,9 @@ std::vector<Read> reads_of(const std::vector<Given>& segments, PlaceOf place_of)
 }
 
 Cache cache_of(bool is_k, int outers, int tokens, int box_tokens, bool all_panels, std::mt19937& random) {
-  Cache cache{.outers = outers, .tokens = tokens, .panels = is_k ? kKPanels : kVPanels, .box_tokens = box_tokens};
+  Cache cache;
+  cache.outers = outers, cache.tokens = tokens, cache.panels = is_k ? kKPanels : kVPanels;
+  cache.box_tokens = box_tokens;
   cache.box_panels = all_panels ? cache.panels : 1, cache.is_k = is_k;
   cache.bytes.resize(static_cast<std::size_t>(outers * kKvHeads * tokens * cache.panels) * 128);
   for (unsigned char& byte : cache.bytes) byte = static_cast<unsigned char>(random());

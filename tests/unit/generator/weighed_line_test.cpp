@@ -238,7 +238,7 @@ TEST(WeighedLine, EveryLeanTileIsWalkedOnceAndTheCtasOfAnOutputTileAgree) {
   for (const auto& [least, most] : {std::pair{1, 1}, {2, 5}, {2, 32}, {33, 64}, {65, 256}, {257, 300}}) {
     for (const unsigned largest_grid : {12u, 80u}) {
       const int batch = least + static_cast<int>(random() % static_cast<unsigned>(most - least + 1));
-      const unsigned grid = 1 + random() % largest_grid;
+      const unsigned grid = 1 + static_cast<unsigned>(random()) % largest_grid;
       const u32 segment_cost = random() % 4;
       check<prefill::Kernel>(batch, grid, segment_cost, random);
       check<prefill_window::Kernel>(batch, grid, random() % 2, random);

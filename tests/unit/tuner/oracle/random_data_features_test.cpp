@@ -166,8 +166,9 @@ TEST(FeatureData, FourBitRowsHaveAllZeroPointsAndWhatCancelsBesideThem) {
         ASSERT_LE(element, 15);
         within += std::abs(element - zero) <= 1;
         far += std::abs(element - zero) > 7;
-        if (tensor == DataTensor::k)
+        if (tensor == DataTensor::k) {
           EXPECT_LT(std::abs(scaled_value(KvElement::int4, static_cast<std::uint8_t>(element), word)), 15 * 2 * 1.5);
+        }
       }
       near += within == kColumns, outliers += within == kColumns - 1 && far == 1;
     }
