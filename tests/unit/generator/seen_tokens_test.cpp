@@ -262,6 +262,8 @@ TEST(SeenTokensOfPackedKeys, AreReadFromTheRowsOfTheirRequest) {
   args.batch = 5, args.kv_heads = 1, args.context_capacity = 120, args.grid_reciprocal = lean_reciprocal(1);
   args.context_lengths = offsets.data(), args.q_offsets = starts.data();
   args.k_stride_token = args.k_stride_batch = args.v_stride_token = args.v_stride_batch = 128;
+  const std::vector<char> rows(2 * 160 * 128);
+  args.k = args.v = rows.data();
   std::map<int, std::pair<int, int>> seen;  // of each request, its first row and its length
   run_lanes(kLanes, [&](u32 lane) {
     gridDim.x = 1, blockIdx.x = 0;
