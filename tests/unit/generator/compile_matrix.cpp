@@ -144,6 +144,13 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     spec.warp_tokens = 32, spec.tile = features.batch_invariant ? 2048 : 128;  // steps of 128 tokens
     if (validate(spec)) specs.push_back(spec);
   }
+  // Two walks in a CTA.
+  for (const int page_size : {0, 16}) {
+    KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, 4);
+    spec.features = {.page_size = page_size, .q_len = kPrompt, .ragged_q = true};
+    spec.warps = 12, spec.stages = 3;
+    specs.push_back(spec);
+  }
   // Latent caches: tokens on the matrix rows, and warpgroups with roles. Where those trade registers, the compiler may
   // spill a few words between segments.
   for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 64}}) {
