@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <sstream>
 
 #include "cli/commands/commands.hpp"
 #include "cli/console/stop.hpp"
@@ -31,7 +32,7 @@ const std::string kBenchContext = "8k";
 struct BenchFlags {
   ShapeFlags shape;
   RequestFlags requests;
-  std::string mode, policy = "cold", rounds, out, budget;
+  std::string mode, policy = "cold", rounds, out, budget, configs;
   DeviceFlags device;
   bool paper = false;
   std::vector<const CLI::Option*> not_with_paper;  ///< the options that --paper has no use for
@@ -63,6 +64,28 @@ Result<void> parse_rounds(const BenchFlags& flags, std::int64_t least, int& roun
   return {};
 }
 
+/// Configurations as `lookup --json`, reports and the database have them, one on each line of the file.
+Result<std::vector<Config>> read_configs(const std::string& path) {
+  const Result<std::string> text = read_given("--configs", path);
+  if (!text) return tl::unexpected(text.error());
+  std::vector<Config> configs;
+  std::istringstream lines(*text);
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    Result<Config> config = config_from_json(line);
+    if (!config)
+      return fail(ErrorCode::invalid_argument,
+                  fmt::format("--configs {}, line {}: {}", path, number, config.error().message),
+                  "Give each line a configuration, as `leanattn lookup --json` prints it.");
+    configs.push_back(*std::move(config));
+  }
+  if (configs.empty())
+    return fail(ErrorCode::invalid_argument, fmt::format("--configs {} has no configuration", path), {});
+  return configs;
+}
+
 Result<BenchOptions> parse_options(const BenchFlags& flags) {
   BenchOptions options;
   const Result<L2Policy> policy = parse_l2_policy(flags.policy);
@@ -72,6 +95,11 @@ Result<BenchOptions> parse_options(const BenchFlags& flags) {
   if (!modes) return tl::unexpected(modes.error());
   options.modes = *modes;
   if (auto rounds = parse_rounds(flags, 1, options.rounds); !rounds) return tl::unexpected(rounds.error());
+  if (!flags.configs.empty()) {
+    Result<std::vector<Config>> configs = read_configs(flags.configs);
+    if (!configs) return tl::unexpected(configs.error());
+    options.configs = *std::move(configs);
+  }
   return options;
 }
 
@@ -249,7 +277,12 @@ Command add_bench(CLI::App& program) {
       app->add_option("--l2", flags->policy,
                       "The L2 policy. cold: KV comes from memory, as in a model; warm: KV is in L2; default cold")
           ->type_name("cold|warm");
-  flags->not_with_paper.insert(flags->not_with_paper.end(), {mode, policy});
+  CLI::Option* configs =
+      app->add_option("--configs", flags->configs,
+                      "Also check and time the configurations of this file, one on each line as JSON; "
+                      "of their kernels the tunables count, and the problem is that of the flags")
+          ->type_name("FILE");
+  flags->not_with_paper.insert(flags->not_with_paper.end(), {mode, policy, configs});
   app->add_option("--rounds", flags->rounds,
                   "The number of rounds; default: until the interval of every median is 1% wide")
       ->type_name("N");

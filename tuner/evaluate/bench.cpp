@@ -9,6 +9,7 @@
 #include "runtime/engine/group.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/device_identity.hpp"
+#include "runtime/lookup/specs.hpp"
 #include "tuner/backend/compile_pool.hpp"
 #include "tuner/backend/gpu_backend.hpp"
 #include "tuner/backend/group_backend.hpp"
@@ -71,6 +72,20 @@ Result<Config> fastest(TuneBackend& backend, const std::vector<Config>& configs,
   return *best;
 }
 
+/// The configurations that the caller gave, compiled and checked.
+Result<std::vector<Entrant>> given_entrants(const DecodeStep& step, const BenchOptions& options, TuneBackend& backend) {
+  std::vector<Entrant> entrants;
+  for (Config config : options.configs) {
+    const Result<KernelSpec> spec = with_tunables_of(base_spec(step.device.arch, step.problem), config.spec);
+    if (!spec) return tl::unexpected(spec.error());
+    config.spec = *spec;
+    if (auto compiled = backend.compile(config.spec); !compiled) return tl::unexpected(compiled.error());
+    if (auto ok = require_correct(backend, config); !ok) return tl::unexpected(ok.error());
+    entrants.push_back({"given", config, "given"});
+  }
+  return entrants;
+}
+
 /// The entrant of each mode that was asked for: lean's configuration and the best one of each baseline.
 Result<std::vector<Entrant>> choose_entrants(const DecodeStep& step, const BenchOptions& options, TuneBackend& backend,
                                              const LayeredWinners& winners, const std::atomic<bool>* cancel) {
@@ -78,7 +93,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeStep& step, const Bench
     const bool any = options.modes.empty() && (!in_group(step.problem.features) || mode == std::string_view("lean"));
     return any || std::find(options.modes.begin(), options.modes.end(), mode) != options.modes.end();
   };
-  if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return std::vector<Entrant>{};
+  if (!wanted("lean") && !wanted("fa2") && !wanted("fd")) return given_entrants(step, options, backend);
   const Choice lean = look_up(step, options.policy, winners);
   std::vector<KernelSpec> specs{lean.config.spec};
   if (wanted("fa2") || wanted("fd")) {
@@ -102,7 +117,8 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeStep& step, const Bench
       return tl::unexpected(compiled->error());  // A baseline leaves out kernels that spill.
     }
   }
-  std::vector<Entrant> entrants;
+  Result<std::vector<Entrant>> entrants = given_entrants(step, options, backend);
+  if (!entrants) return entrants;
   std::vector<Config> for_lean{lean.config};
   for (const char* mode : {"fa2", "fd"}) {
     if (!wanted(mode)) continue;
@@ -116,7 +132,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeStep& step, const Bench
                   "Their CTAs wait for each other, and the GPU does not hold so many at once. Give --mode lean,read.");
     const Result<Config> config = fastest(backend, configs, cancel);
     if (!config) return tl::unexpected(config.error());
-    entrants.push_back({mode, *config, "best of its kind"});
+    entrants->push_back({mode, *config, "best of its kind"});
     // Lean may have any grid, and so a baseline's as well.
     if (options.lean_grids > 0) for_lean.push_back(*config);
   }
@@ -131,7 +147,7 @@ Result<std::vector<Entrant>> choose_entrants(const DecodeStep& step, const Bench
   if (!config) return tl::unexpected(config.error());
   const std::string looked_up =
       lean.provenance == Provenance::fallback ? "default" : std::string(to_string(lean.provenance));
-  entrants.insert(entrants.begin(), {"lean", *config, *config == lean.config ? looked_up : "best of its kind"});
+  entrants->insert(entrants->begin(), {"lean", *config, *config == lean.config ? looked_up : "best of its kind"});
   return entrants;
 }
 

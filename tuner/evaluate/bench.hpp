@@ -31,10 +31,13 @@ struct BenchOptions {
   /// How many grids of each of those kernels lean may choose from, beside the look-up's answer and the baselines' best.
   /// The cost model ranks them. 0: lean is the look-up's answer.
   int lean_grids = 0;
+  std::vector<Config> configs;  ///< timed beside the modes, with their tunables alone; lines are in their order
 };
 
 struct BenchLine {
-  std::string mode;        ///< "lean", "fa2" (one CTA for each output tile), "fd" (the same number for each) or "read"
+  /// "lean", "fa2" (one CTA for each output tile), "fd" (the same number for each), "read", or "given" (a configuration
+  /// of the options).
+  std::string mode;
   Config config;           ///< not of "read"
   std::string provenance;  ///< of lean: that of the look-up, "default" or "best of its kind"; of "read": the kernel
   double median_us = 0, mad_us = 0, low_us = 0, high_us = 0;
@@ -68,7 +71,8 @@ Choice look_up(const DecodeStep& step, L2Policy policy, LayeredWinners winners);
 /// of ordinary launches. A problem of a group is timed on all ranks, whose shape it is; the time is that of the slower
 /// rank, and the read limit that of the first rank's part. cubins and cancel may be null. Errors: no_driver, no_device,
 /// nvrtc_missing, wrong_result, invalid_argument, unsupported (pdl before sm_90; fa2, fd and lengths of their own in a
-/// group; fa2 or fd where no kernel has such a grid), interrupted, context_lost.
+/// group; fa2 or fd where no kernel has such a grid; a given kernel that the problem cannot have), interrupted,
+/// context_lost.
 Result<BenchReport> bench(const DecodeProblem& problem, const Shape& shape, const BenchOptions& options,
                           const std::optional<std::filesystem::path>& directory, CubinCache* cubins,
                           const std::atomic<bool>* cancel);
