@@ -10,15 +10,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   many::Walk walk;
   few::Walk few_walk;
-  const bool any =
-      warp < 11 ? many::enter_cta(args, k_map, v_map, walk) : few::enter_cta(args, few_k_map, few_v_map, few_walk);
+  const bool any = warp < kWarpsOfMany ? many::enter_cta(args, k_map, v_map, walk)
+                                       : few::enter_cta(args, few_k_map, few_v_map, few_walk);
   // Registers are handed over by whole warpgroups (PTX ISA, "setmaxnreg").
-  if (warp < 8) {
+  if (warp < many::kWarps) {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kManyRegisters));
     many::attend_in_cta(args, any, walk);
-  } else if (warp < 12) {
+  } else if (warp < kFirstFewWarp) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRequestRegisters));
-    if (warp < 11)
+    if (warp < kWarpsOfMany)
       many::produce_in_cta(args, k_map, v_map, any, walk);
     else
       few::produce_in_cta(args, few_k_map, few_v_map, any, few_walk);

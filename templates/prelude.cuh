@@ -126,9 +126,10 @@ LEAN_DEVICE void load_kv_if(bool wanted, T& r, const void* p) {
 }
 
 // Whether this launch reads KV once. The copy engine's loads then leave L2 first (PTX ISA, "createpolicy"), ahead of
-// the workspace, of q and of what other kernels left there. Where other row blocks, or requests that share pages, read
-// KV again, it travels without a hint. So it does where V is read from K's rows by copies of its own.
-constexpr bool kKvReadOnce = kPageSize == 0 && kRowBlocks == 1 && (!kLatent || kProducerWarps > 0);
+// the workspace, of q, of what another walk reads and of what other kernels left there. Where other row blocks, or
+// requests that share pages, read KV again, it travels without a hint. So it does where V is read from K's rows by
+// copies of its own.
+constexpr bool kKvReadOnce = (kPageSize == 0 || kTakesFew) && kRowBlocks == 1 && (!kLatent || kProducerWarps > 0);
 LEAN_DEVICE u64 evict_first() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -137,7 +137,8 @@ Command add_emit(CLI::App& program) {
   };
   option("--tile", flags->tile, "The LeanTile, in tokens");
   option("--warps", flags->warps, "The number of warps of a CTA");
-  option("--warp-tokens", flags->warp_tokens, "How many tokens a warp takes in a step: 16, 32 or 64");
+  option("--warp-tokens", flags->warp_tokens,
+         "How many tokens a warp takes in a step: 16, 32 or 64; with prefill also 20");
   option("--stages", flags->stages, "The number of stages of the ring");
   option("--ctas-per-sm", flags->ctas_per_sm, "How many CTAs one SM must be able to hold");
   option("--load", flags->load, "The load path", names_of(kLoadPaths, "|"));

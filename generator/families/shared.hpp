@@ -29,11 +29,11 @@ inline Result<void> refuse_staged_scales(const KernelSpec& spec) {
 }
 
 /// Tokens that are adjacent in a paged cache whatever the page table and the selection say, and at most a step: the
-/// largest power of two that divides the page size, and at most a block. 1 for a dense cache.
+/// largest power of two that divides the page size and a step, and at most a block. 1 for a dense cache.
 inline int adjacent_tokens(const Features& features, int step_tokens) {
   const int page = features.page_size, block = features.selection_block;
   if (page == 0) return 1;
-  const int in_page = std::min(page & -page, step_tokens);
+  const int in_page = std::min(page & -page, step_tokens & -step_tokens);
   return block > 0 ? std::min(in_page, block) : in_page;
 }
 

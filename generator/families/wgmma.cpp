@@ -63,7 +63,7 @@ Result<void> fits_wgmma(const KernelSpec& spec, const KernelLayout& layout, int 
     return invalid_spec(fmt::format("warps is {} with load path tensor", spec.warps), "choose 4, 8, 12 or 16");
   if (spec.features.latent && spec.warps > 8)
     return unsupported_spec(fmt::format("{} warps over a latent cache", spec.warps), "choose 4 or 8");
-  if (layout.gathers_rows && layout.step_tokens > gathered_step)
+  if (layout.gathers_rows && (layout.step_tokens > gathered_step || layout.step_tokens % kMatrixRows != 0))
     return unsupported_spec(fmt::format("steps of {} tokens, whose rows are gathered", layout.step_tokens),
                             "choose warp_tokens 16");
   return {};

@@ -119,6 +119,8 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
 /// What stands in front of the entry point.
 void add_modules(KernelSource& source) {
   source.number("kThreads", kThreads, "of both walks");
+  source.number("kWarpsOfMany", kWarpsForMany, "of the walk with many rows, those that request KV for it included");
+  source.number("kFirstFewWarp", kWarps, "with few rows; the warp in front of it requests their KV");
   source.number("kManyRegisters", kManyRegisters, "of a thread with many rows, once others handed theirs over");
   source.number("kRequestRegisters", kRequestRegisters, "of one that requests KV");
   source.number("kFewRegisters", kFewRegisters, "and of one with few rows");

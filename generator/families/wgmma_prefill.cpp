@@ -13,7 +13,11 @@ inline namespace v1 {
 namespace {
 namespace wgmma_prefill {
 
-constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 3}, {8, 1, 2}},
+// The wider a step, the fewer bytes of shared memory a matrix instruction reads for its work. Heads of 256 columns have
+// registers for steps of 80 tokens.
+constexpr int kEightWarpsOnly[] = {8}, kWarpTokens[] = {16, 20, 32}, kOnePerSm[] = {1};
+constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kEightWarpsOnly, kWarpTokens, kTensorStages, kOnePerSm}};
+constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 2, 20}, {8, 1, 3}, {8, 1, 2}},
                        kDepthsOfBytes[] = {{8, 1, 3, 32}, {8, 1, 6}, {8, 1, 4}, {8, 1, 3}, {8, 1, 2}};
 
 bool takes(const KernelSpec& spec) {
@@ -45,10 +49,7 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
 
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   lay_out_producer(spec, layout, /*buffers=*/true, /*warpgroup=*/true);
-  if (layout.converts_rows)
-    layout.consumer_registers = 208, layout.producer_registers = 88;
-  else if (!layout.gathers_rows && !spec.features.append)
-    layout.consumer_registers = 232, layout.producer_registers = 40;
+  if (layout.converts_rows) layout.consumer_registers = 208, layout.producer_registers = 88;
   layout.stage_parts = 2;
   // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
   if (spec.features.ragged_q && !spec.features.batch_invariant)
@@ -83,7 +84,7 @@ constinit const KernelFamily kWgmmaPrefill{
     .name = "wgmma_prefill",
     .description =
         "a producer fills one ring; two warpgroups with 64 query rows each, whose products overlap the softmax",
-    .loads = kTensorLoads,
+    .loads = wgmma_prefill::kLoads,
     .takes = wgmma_prefill::takes,
     .supports = wgmma_prefill::supports,
     .fits = wgmma_prefill::fits,

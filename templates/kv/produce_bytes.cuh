@@ -35,15 +35,18 @@ LEAN_DEVICE void convert_part(const KvRing& ring, const RingPosition& at) {
 template <int kColumns, class Head>
 LEAN_DEVICE void request_bytes(const Head& head, i64 stride_batch, i64 stride_token, const Step& step, int place,
                                int first_lane, u32 panel) {
-  const int lane = threadIdx.x % 32, piece = lane % 8;
-#pragma unroll 2
+  const int lane = threadIdx.x % 32, piece = lane % 8, first_row = gather_warp() * kWarpRows;
+  // A lane works out where the row lies whose place it has, for the eight that copy it.
+  const int own = first_row + lane - first_lane;
+  const bool own_there = place >= 0 && own < step.count;
+  const u32 there = __ballot_sync(kFullMask, own_there) >> first_lane;
+  const PoolRow from = own_there ? pool_row(place, step.token + own) : PoolRow{0, 0};
+  const u64 address = (u64)(head(place) + from.page * stride_batch + from.token * stride_token);
+#pragma unroll
   for (int turn = 0; turn < kRowTurns; turn++) {
-    const int row_of_warp = turn * 4 + lane / 8, row = gather_warp() * kWarpRows + row_of_warp;
-    const int at = __shfl_sync(kFullMask, place, first_lane + row_of_warp);
-    const bool there = at >= 0 && row < step.count;
-    const PoolRow from = there ? pool_row(at, step.token + row) : PoolRow{0, 0};
-    copy_bytes<kColumns>(panel + (u32)(row * 128 + piece * 16),
-                         head(at) + from.page * stride_batch + from.token * stride_token + piece * 16, there);
+    const int row = turn * 4 + lane / 8;
+    const u64 bytes = __shfl_sync(kFullMask, address, first_lane + row) + (u64)(piece * 16);
+    copy_bytes<kColumns>(panel + (u32)((first_row + row) * 128 + piece * 16), (const char*)bytes, there >> row & 1);
   }
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

@@ -22,13 +22,13 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
         expect_bytes(full + part * 8, part_bytes(part));
 #if defined(LEAN_PACKED_KV)
         const int row = s.kv_first + token;
-        if (k_panels(part) > 0) copy_box(stage, k_map, row, 0, s.kv_head, 0, full + part * 8);
-        if (v_panels(part) > 0) copy_box(stage + kKStageBytes, v_map, row, 0, s.kv_head, 0, full + part * 8);
+        if (k_panels(part) > 0) copy_box(stage, k_map, row, 0, s, 0, full + part * 8);
+        if (v_panels(part) > 0) copy_box(stage + kKStageBytes, v_map, row, 0, s, 0, full + part * 8);
 #else
         if (k_panels(part) > 0)
-          copy_box(stage + first_panel(part) * kPanelBytes, part == 0 ? k_map : v_map, token, first_panel(part),
-                   s.kv_head, s.request, full + part * 8);
-        if (v_panels(part) > 0) copy_box(stage + kKStageBytes, v_map, token, 0, s.kv_head, s.request, full + part * 8);
+          copy_box(stage + first_panel(part) * kPanelBytes, part == 0 ? k_map : v_map, token, first_panel(part), s,
+                   s.request, full + part * 8);
+        if (v_panels(part) > 0) copy_box(stage + kKStageBytes, v_map, token, 0, s, s.request, full + part * 8);
 #endif
       }
       if constexpr (kPrefetches) {

@@ -56,8 +56,8 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
           const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + run);
           if (copy < kCopies && run < runs)
             copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
-                     copy < kKCopies && part == 0 ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel,
-                     s.kv_head, id, full + part * 8);
+                     copy < kKCopies && part == 0 ? k_map : v_map, (step.token + run * kPageRun) % kPageSize, panel, s,
+                     id, full + part * 8);
         }
       }
       if constexpr (kPrefetches && kWholeParts) {

@@ -58,7 +58,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap& k_map,
           const int at = __shfl_sync(kFullMask, place, page_step * kStepRuns + run);
           if (copy < kCopies && run < step_runs)
             copy_box(stage + (copy < kKCopies ? 0 : kKStageBytes) + (u32)(panel * kPanelBytes + run * kPageRun * 128),
-                     copy < kKCopies && part == 0 ? k_map : v_map, at % kPageSize, panel, s.kv_head, at / kPageSize,
+                     copy < kKCopies && part == 0 ? k_map : v_map, at % kPageSize, panel, s, at / kPageSize,
                      full + part * 8);
         }
       }

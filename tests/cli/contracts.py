@@ -185,6 +185,8 @@ class BadInput(Contract):
         (["worker"], "started by leanattn tune"),
         (["bench", *SHAPE, "--mode", "fa9"], "fa9"),
         (["bench", *SHAPE, "--mode"], "--mode needs a value"),
+        (["bench", *SHAPE, "--configs", "no-such-file"], "--configs no-such-file"),
+        (["bench", *SHAPE, "--configs", os.devnull], "--configs /dev/null"),
         (["tune", *SHAPE, *OFFLINE, "--resume"], "--resume is about measurements"),
         (["tune", *SHAPE, *OFFLINE, "--missing"], "--missing is about measurements"),
         (["tune", *SHAPE, *OFFLINE, "--candidate-timeout", "1s"], "--candidate-timeout is about measurements"),
@@ -203,7 +205,7 @@ class BadInput(Contract):
         *((["bench", "--paper", *flag], f"{' '.join(flag)} cannot be given with --paper") for flag in (
             ["--l2", "warm"], ["--kv-dtype", "fp8"], ["--window", "4k"], ["--page-size", "16"], ["--pdl"], ["--dtype", "fp16"],
             ["--layout", "strided"], ["--lse"], ["--max-batch", "4"], ["--layers", "full"], ["--context-parallel", "2"],
-            ["--lengths", "1k"], ["--mode", "read"])),
+            ["--lengths", "1k"], ["--mode", "read"], ["--configs", "f"])),
         (["bench", "--paper", "--budget", "soon"], "soon"),
         (["bench", *SHAPE, "--budget", "60s"], "--budget 60s"),
         (["lookup", *SHAPE, *OFFLINE, "--batch", "8", "--max-batch", "4"], "--max-batch 4"),

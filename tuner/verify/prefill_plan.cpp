@@ -189,6 +189,12 @@ std::vector<VerifyKernel> prefill_kernels(Arch arch) {
       mixed.stages = 2 + static_cast<int>(rotation % 2), mixed.tile = 64 << rotation % 2;
       if (load == LoadPath::tensor && validate(mixed))
         kernels.push_back({.group = "prefill", .specs = {mixed}, .required = false});
+      // Steps of 80 tokens, as wide heads have.
+      KernelSpec wide = base;
+      wide.warps = 8, wide.ctas_per_sm = 1, wide.warp_tokens = 20, wide.stages = 2;
+      wide.tile = 80 << rotation % 2;
+      if (load == LoadPath::tensor && validate(wide))
+        kernels.push_back({.group = "prefill", .specs = {wide}, .required = false});
     }
     ++rotation;
   }

@@ -157,7 +157,7 @@ TEST(KernelSpec, PrefillHas64RowsForEachWarpgroupAndAProducerWarpForKAndForV) {
   EXPECT_EQ(layout.stage_parts, 2) << "K, then V";
   EXPECT_EQ(layout.producer_warps, 4) << "a warpgroup, which alone can hand over registers";
   EXPECT_EQ(layout.threads, 384);
-  EXPECT_EQ(std::pair(layout.consumer_registers, layout.producer_registers), std::pair(232, 40));
+  EXPECT_EQ(std::pair(layout.consumer_registers, layout.producer_registers), std::pair(224, 56));
   EXPECT_TRUE(layout.holds_results && layout.writes_rows);
   // q of both warpgroups, and three stages of 64 tokens of K and V; a ring begins at a multiple of 1024 bytes.
   EXPECT_EQ(layout.shared_bytes, 2 * 64 * 128 * 2 + 3 * 64 * 256 * 2 + 1024);
@@ -280,10 +280,29 @@ TEST(KernelSpec, PrefillThatDoesNotFitIsRefusedWithItsReason) {
   }
   for (const Wide& wide : {Wide{256, 16, true}, {256, 32, false}, {192, 32, true}}) {
     expect_named(refusal([&](KernelSpec& s) { widen(s, wide); }),
-                 {"columns of V", wide.append ? "200 registers" : "232 registers", "4 warps"});
+                 {"columns of V", wide.append ? "200 registers" : "224 registers", "4 warps"});
   }
   expect_named(refusal([](KernelSpec& s) { s.head_dim = 256, s.stages = 2, s.features.page_size = 1; }),
                {"256 columns", "200 registers", "gathers rows"});
+}
+
+TEST(KernelSpec, OnlyPrefillHasStepsOf80Tokens) {
+  KernelSpec spec = prefill_spec();
+  spec.head_dim = 256, spec.warp_tokens = 20, spec.tile = 160, spec.stages = 2;
+  spec.features.page_size = 64;
+  ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+  EXPECT_EQ(layout_of(spec).page_run, 16) << "a run divides a step, too";
+  const auto refusal = [&](auto change) {
+    KernelSpec changed = spec;
+    change(changed);
+    const auto ok = validate(changed);
+    EXPECT_FALSE(ok) << kernel_name(changed);
+    return ok ? "" : ok.error().message;
+  };
+  EXPECT_NE(refusal([](KernelSpec& s) { s.warps = 4; }).find("warp_tokens is 20"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.load = LoadPath::cp_async; }).find("warp_tokens is 20"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.features.page_size = 1; }).find("80 tokens"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.tile = 128; }).find("tile is 128"), std::string::npos);
 }
 
 TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {

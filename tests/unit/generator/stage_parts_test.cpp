@@ -37,8 +37,9 @@ const Cache *g_k = nullptr, *g_v = nullptr;
 int g_stage_bytes = 0, g_v_offset = 0;
 
 /// As the copy engine does: a box outside the cache brings zeros; rows are swizzled by their addresses.
-template <class Map>
-void copy_box(u32 destination, const Map& map, int token, int panel, int head, int outer, u32 barrier) {
+template <class Map, class Part>
+void copy_box(u32 destination, const Map& map, int token, int panel, const Part& part, int outer, u32 barrier) {
+  const int head = part.kv_head;
   const Cache& cache = map.opaque[0] == 'k' ? *g_k : *g_v;
   const u32 stage = destination / static_cast<u32>(g_stage_bytes), in_stage = destination % g_stage_bytes,
             end = cache.is_k ? g_v_offset : g_stage_bytes,

@@ -1,9 +1,11 @@
 // kv_policy_test.cpp -- which kernels tell L2 to evict KV first (kKvReadOnce, templates/prelude.cuh): those whose KV is
-// not read again. The copies of others have no hint. Needs no GPU.
+// not read again. The copies of others have no hint, but for those of prefill, where it depends on the request
+// (kv_policy, templates/kv/tensor.cuh). Needs no GPU.
 #include <gtest/gtest.h>
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/nvrtc.hpp"
@@ -40,6 +42,29 @@ TEST(KvPolicy, KvLeavesFirstOnlyWhereItIsReadOnce) {
         EXPECT_EQ(kernel->source.find(hint) != std::string::npos, c.read_once) << c.what << ", " << to_string(load);
     }
   }
+}
+
+TEST(KvPolicy, PrefillKeepsWhatOtherRowBlocksRead) {
+  DecodeProblem problem;
+  problem.features = {.page_size = 16, .q_len = 1024, .ragged_q = true};
+  KernelSpec spec = base_spec({9, 0, true}, problem);
+  spec.load = LoadPath::tensor, spec.tile = 64, spec.warp_tokens = 16, spec.stages = 3, spec.ctas_per_sm = 1;
+  // How many copies with a policy that depends on the request there are, and policies of one kind for all requests.
+  const auto policies_of = [&](int warps) {
+    spec.warps = warps;
+    const auto kernel = emit(spec);
+    EXPECT_TRUE(kernel) << kernel.error().message;
+    const auto count = [&](std::string_view text) {
+      int found = 0;
+      for (auto at = kernel->source.find(text); at != std::string::npos; at = kernel->source.find(text, at + 1))
+        ++found;
+      return found;
+    };
+    return std::pair(count("? evict_first() : evict_last();"), count("return evict_first();"));
+  };
+  EXPECT_EQ(policies_of(8), std::pair(1, 0));
+  // The walk of requests with few query tokens reads all KV once, although requests may share pages.
+  EXPECT_EQ(policies_of(12), std::pair(1, 1));
 }
 
 }  // namespace
