@@ -45,7 +45,7 @@ Program& program_of(nvrtcProgram handle) { return *reinterpret_cast<Program*>(ha
 
 /// Kernels of the same names as those of `source`, which do nothing, and kMark. Empty where `source` has no kernel.
 std::string empty_kernels(const std::string& source) {
-  static const std::regex kernel(R"(__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?([A-Za-z_]\w*)\s*\()");
+  static const std::regex kernel(R"(__global__\s+void\s+(?:__\w+__\([^)]*\)\s*)*([A-Za-z_]\w*)\s*\()");
   std::string kernels;
   for (std::sregex_iterator found(source.begin(), source.end(), kernel), end; found != end; ++found)
     kernels += "extern \"C\" __global__ void " + (*found)[1].str() + "() {}\n";

@@ -12,7 +12,7 @@ import unittest
 LIBRARY = None  # the libnvrtc.so of quick_nvrtc.cpp
 MARK = "quick_nvrtc checked the source and compiled empty kernels of the same names"
 KERNEL = """
-extern "C" __global__ void __launch_bounds__(128) scale(const float* in, float* out, int count) {
+extern "C" __global__ void __cluster_dims__(2) __launch_bounds__(128) scale(const float* in, float* out, int count) {
   __shared__ float block[128];
   block[threadIdx.x] = in[threadIdx.x];
   __syncthreads();
