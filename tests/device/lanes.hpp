@@ -52,26 +52,29 @@ inline thread_local ThreadIndex threadIdx{}, blockIdx{}, gridDim{};
 
 inline constexpr u32 kLanes = 32, kMostWarps = 8;
 
-/// The lanes' values of one vote or shuffle of a warp. All lanes of the warp make each call.
+inline thread_local u32 t_half = 0;  // of Warp::values_, for the lane's last vote or shuffle
+
+/// The lanes' values of one vote or shuffle of a warp. All lanes of the warp make each call. A lane that is ahead
+/// writes one half of the values while others still read the other half, so that a call waits once.
 class Warp {
  public:
   template <class T, class Read>
   auto exchange(T value, Read read) {
     static_assert(sizeof(T) <= sizeof(u64));
-    std::memcpy(&values_[threadIdx.x % kLanes], &value, sizeof(T));
+    t_half ^= 1;
+    std::array<u64, kLanes>& values = values_[t_half];
+    std::memcpy(&values[threadIdx.x % kLanes], &value, sizeof(T));
     barrier_.arrive_and_wait();
-    const auto result = read([&](u32 lane) {
+    return read([&](u32 lane) {
       T of_lane;
-      std::memcpy(&of_lane, &values_[lane % kLanes], sizeof(T));
+      std::memcpy(&of_lane, &values[lane % kLanes], sizeof(T));
       return of_lane;
     });
-    barrier_.arrive_and_wait();
-    return result;
   }
   void sync() { barrier_.arrive_and_wait(); }
 
  private:
-  std::array<u64, kLanes> values_{};
+  std::array<std::array<u64, kLanes>, 2> values_{};
   std::barrier<> barrier_{kLanes};
 };
 /// The lanes that were started together, whose warps are theirs.
