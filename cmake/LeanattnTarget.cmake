@@ -2,7 +2,7 @@
 #   sanitizers.
 # leanattn_settings(target): the same settings for any other target of ours.
 # leanattn_link_settings(target): those of them that are the linker's.
-# leanattn_prefer_library_code(target): a program's inline functions are the library's, which may be optimised more.
+# leanattn_prefer_library_code(target [component...]): a program's inline functions are the library's, which may be optimised more.
 # leanattn_precompile(target set): with LEANATTN_PCH, `target` takes the headers of `set` (library or tests) from a precompiled header, and
 #   those of its files that are in one folder are compiled as one. The sets "computing" and "waiting" are that of the library for components
 #   with an optimisation of their own: where sanitized tests spend their time, it is more in sanitized builds, and where nothing does, it is
@@ -20,6 +20,12 @@ function(leanattn_settings target)
     target_compile_options(${target} PRIVATE -fsanitize=${LEANATTN_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND LEANATTN_SANITIZE MATCHES "undefined")
       target_compile_options(${target} PRIVATE "-fsanitize-ignorelist=${PROJECT_SOURCE_DIR}/cmake/sanitizers.txt")
+    endif()
+    # Before Clang 15 the runtime does not look for uses of a stack frame after its return unless it is asked to, but every function is ready
+    # for it, which costs time.
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13 AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15
+       AND LEANATTN_SANITIZE MATCHES "address")
+      target_compile_options(${target} PRIVATE -fsanitize-address-use-after-return=never)
     endif()
   endif()
   leanattn_link_settings(${target})
@@ -60,9 +66,13 @@ set(LEANATTN_PCH_TESTS ${LEANATTN_PCH_LIBRARY} <gtest/gtest.h> <rapidcheck.h> <r
 set(LEANATTN_PCH_TESTS_LINK ${LEANATTN_PCH_LIBRARY_LINK} GTest::gtest rapidcheck)
 
 # An inline function that both a program and the library use has code in both, and the linker keeps what it meets first. This lets it meet
-# first the components that are optimised most (leanattn_precompile). For programs that link all of the tuner.
+# first the components that are optimised most (leanattn_precompile). Without a list of components the program links all of the tuner.
 function(leanattn_prefer_library_code target)
-  foreach(component IN ITEMS model generator lookup runtime cache tuner)
+  set(components ${ARGN})
+  if(NOT components)
+    set(components model generator lookup runtime cache tuner)
+  endif()
+  foreach(component IN LISTS components)
     target_link_options(${target} PRIVATE "SHELL:-Wl,--whole-archive $<TARGET_FILE:leanattn_${component}> -Wl,--no-whole-archive")
   endforeach()
 endfunction()
