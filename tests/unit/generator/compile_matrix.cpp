@@ -231,10 +231,10 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
   wide.stages = 1;
   specs.push_back(wide);
   if (combinations == Combinations::all) return specs;
-  // Of these kernels every third one has its turn.
+  // Of these kernels every fourth one has its turn.
   std::vector<KernelSpec> in_their_turn(specs.begin(), specs.begin() + static_cast<std::ptrdiff_t>(ordinary));
   for (std::size_t i = ordinary; i < specs.size(); ++i) {
-    if (in_turn(i % 3, 3)) in_their_turn.push_back(specs[i]);
+    if (in_turn(i % 4, 4)) in_their_turn.push_back(specs[i]);
   }
   return in_their_turn;
 }
@@ -251,9 +251,12 @@ std::vector<KernelSpec> features_matrix(Combinations combinations) {
     std::size_t feature = 0;
     for (const Features& features : kFeatures) {
       ++turn;
-      if (combinations == Combinations::covering && arch != Arch{9, 0, true}) {
+      if (combinations == Combinations::covering) {
         const std::size_t number = feature++;
-        if (number % others != arches_before || !in_turn(number % 2, 2)) continue;
+        const bool has_turn = arch == Arch{9, 0, true}
+                                  ? in_turn(number % 2, 2)
+                                  : number % others == arches_before && in_turn((number + 1) % 4, 4);
+        if (!has_turn) continue;
       }
       for (std::size_t i = 0; i < std::size(kLoads); ++i) {
         const LoadPath load = kLoads[(turn + i) % std::size(kLoads)];

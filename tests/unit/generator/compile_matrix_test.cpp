@@ -49,15 +49,15 @@ TEST(CompileMatrix, EveryLoadPathCompilesWithoutSpillsOnEveryArchWithSomeOfTheHe
   expect_all_compile(specs);
 }
 
-TEST(CompileMatrix, EveryFeatureCompilesWithoutSpillsOnHopperAndSomeOnAnotherArch) {
+TEST(CompileMatrix, FeaturesCompileWithoutSpillsOnHopperAndOnOtherArchesInTurn) {
   const std::vector<KernelSpec> specs = features_matrix(Combinations::covering);
   ASSERT_EQ(matrix_arches().size() % 2, 0u);
-  std::size_t elsewhere = 0;
-  for (std::size_t i = 0; i < matrix_features().size(); ++i) elsewhere += in_turn(i % 2, 2) ? 1 : 0;
-  ASSERT_EQ(specs.size(), matrix_arches().size() / 2 * (5 + 2) + matrix_features().size() + elsewhere)
-      << "every feature has a load path on Hopper and every second one elsewhere; of two arches one has a head_dim, "
-         "and "
-         "both have latent caches";
+  std::size_t features = 0;  // with a load path on Hopper or elsewhere
+  for (std::size_t i = 0; i < matrix_features().size(); ++i)
+    features += (in_turn(i % 2, 2) ? 1 : 0) + (in_turn((i + 1) % 4, 4) ? 1 : 0);
+  ASSERT_EQ(specs.size(), matrix_arches().size() / 2 * (5 + 2) + features)
+      << "every second feature has a load path on Hopper, and half of the others have one elsewhere; of two arches one "
+         "has a head_dim, and both have latent caches";
   expect_all_compile(specs);
 }
 

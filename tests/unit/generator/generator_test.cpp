@@ -17,6 +17,7 @@
 #include "generator/kernel_layout.hpp"
 #include "generator/kernel_source.hpp"
 #include "generator/templates.hpp"
+#include "tests/thoroughness.hpp"
 
 namespace leanattn {
 namespace {
@@ -357,11 +358,14 @@ std::vector<KernelSpec> specs_with_features() {
   return specs;
 }
 
-/// The kernels of these specs. They are emitted once for all tests.
+/// The kernels of these specs, of which a change has every third one. They are emitted once for all tests.
 const std::vector<EmittedKernel>& kernels_with_features() {
   static const std::vector<EmittedKernel> kernels = [] {
     std::vector<EmittedKernel> emitted;
-    for (const KernelSpec& spec : specs_with_features()) emitted.push_back(emit(spec).value());
+    std::size_t number = 0;
+    for (const KernelSpec& spec : specs_with_features()) {
+      if (in_turn(number++ % 3, 3)) emitted.push_back(emit(spec).value());
+    }
     return emitted;
   }();
   return kernels;

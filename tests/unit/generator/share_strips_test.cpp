@@ -258,6 +258,7 @@ TEST(ShareStrips, EveryColumnOfEveryPartialIsTakenOnceWhateverTheNumberOfContrib
     expect_everything_once(128, 1, one_warp::kStateColumns, count, one_warp::reduce_share);
   }
   for (const u32 count : {2u, 3u, 5u, 17u, 44u, 66u, 132u}) {
+    if (!in_turn(number++ % 2, 2)) continue;
     expect_everything_once(8192, 8, many_rows::kStateColumns, count, many_rows::reduce_share);
     expect_everything_once(8192, 8, 0, count, roles_64::reduce_share);
     expect_everything_once(4224, 8, 0, count, roles_33::reduce_share);

@@ -152,7 +152,7 @@ TEST(OracleFeatures, EverySettingOfEveryFeatureFollowsItsDefinition) {
   std::size_t number = 0;
   for (const VerifyFeature& feature : verify_features()) {
     for (const VerifyFeature::Setting& setting : feature.settings) {
-      if (!in_turn(number++ % 2, 2)) continue;
+      if (!in_turn(number++ % 4, 4)) continue;
       Case c{.problem = {.q_heads = 6,
                          .kv_heads = 2,
                          .head_dim = setting.head_dim > 0 ? setting.head_dim : 32,

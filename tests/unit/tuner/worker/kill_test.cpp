@@ -121,7 +121,7 @@ class Killed : public WorkerSession {
 
 TEST_F(Killed, AtRandomMomentsLosesNoCommittedTrialAndLeavesNoWorker) {
   std::set<std::string> ever;
-  const int moments = tries(16, 200);
+  const int moments = tries(8, 200);
   // Moments may come before anything is committed. Then there are more of them.
   const auto too_few = [&] { return ever.size() <= static_cast<std::size_t>(moments); };
   for (int moment = 0; moment < moments || (too_few() && moment < 4 * moments); ++moment) {
@@ -166,7 +166,7 @@ TEST_F(Killed, WhileItsWorkerHangsTakesTheWorkerWithIt) {
 
 TEST_F(Killed, AnInterruptAtRandomMomentsExits130AndLeavesAUsableAnswer) {
   int interrupted = 0;
-  const int moments = tries(6, 40);
+  const int moments = tries(4, 40);
   for (int moment = 0; moment < moments; ++moment) {
     const int context = 1024 + 64 * moment;
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", moment " << moment);
