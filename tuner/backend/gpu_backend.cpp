@@ -146,17 +146,12 @@ Result<double> GpuBackend::begin_requests(StepRequests requests) {
 }
 
 Result<void> GpuBackend::choose_read_variant() {
-  // K and V are allocated to the capacity; the first kv_bytes of them stand for the bytes a step reads. Of a latent
-  // cache both halves are K's. Query tokens that select the same tokens cannot make a step read more than there is.
-  const std::int64_t room = case_->kv_copy_bytes() / (problem_.features.latent ? 2 : 1),
-                     bytes_each = std::max<std::int64_t>(std::min(case_->kv_bytes() / 2, room) / 16 * 16, 16);
   std::vector<TimedGraph> graphs;
   std::vector<const TimedGraph*> pointers;
   for (std::size_t variant = 0; variant < read_limit_->variants().size(); ++variant) {
     auto graph = TimedGraph::make(rotation_.launches, stream_, [&](int launch, CUstream_st* stream) {
-      const LeanDecodeArgs args = case_->args(launch % rotation_.copies);
-      const void* const second = problem_.features.latent ? static_cast<const char*>(args.k) + bytes_each : args.v;
-      return read_limit_->launch(variant, args.k, second, bytes_each, stream);
+      const DecodeCase::ReadHalves halves = case_->read_halves(launch % rotation_.copies);
+      return read_limit_->launch(variant, halves.first, halves.second, halves.bytes_each, stream);
     });
     if (!graph) return tl::unexpected(graph.error());
     graphs.push_back(std::move(*graph));

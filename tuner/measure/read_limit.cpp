@@ -68,6 +68,12 @@ Result<void> ReadLimit::launch(std::size_t variant, const void* a, const void* b
     return fail(ErrorCode::invalid_argument, fmt::format("a read of {} bytes", bytes_each),
                 "Give a positive multiple of 16.");
   }
+  for (const void* const array : {a, b}) {
+    const auto address = reinterpret_cast<std::uintptr_t>(array);
+    if (address % 16 != 0)
+      return fail(ErrorCode::invalid_argument, fmt::format("a read from address {:#x}", address),
+                  "Give a multiple of 16.");
+  }
   const ReadVariant& v = variants_[variant];
   const long long chunks = bytes_each / 16;
   const LaunchDims dims{.grid_x = static_cast<unsigned>(sm_count_ * v.ctas_per_sm),

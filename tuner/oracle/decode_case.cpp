@@ -114,6 +114,17 @@ LeanDecodeArgs DecodeCase::args(int kv_copy) const {
   return args;
 }
 
+DecodeCase::ReadHalves DecodeCase::read_halves(int kv_copy) const {
+  using decode_case_detail::kUnitBytes;
+  // Where K and V share memory, both halves are of K's buffer. Query tokens that select the same tokens cannot make a
+  // launch read more than there is.
+  const bool apart = v_.bytes() > 0;
+  const std::int64_t room = kv_copy_bytes_ / (apart ? 1 : 2);
+  const std::int64_t bytes_each = std::max(std::min(kv_bytes() / 2, room) / kUnitBytes * kUnitBytes, kUnitBytes);
+  const std::int64_t start = kv_copy * kv_copy_bytes_;
+  return {k_.at(start), apart ? v_.at(start) : k_.at(start + bytes_each), bytes_each};
+}
+
 Result<LeanDecodeArgs> DecodeCase::bind(const KernelSpec& spec, LaunchGrid grid, CheckWorkspace& workspace,
                                         CUstream_st* stream, int kv_copy) const {
   LeanDecodeArgs bound = args(kv_copy);

@@ -118,6 +118,14 @@ class DecodeCase {
   DataSelection selection() const;
   /// Bytes of the cache that one launch must read: kv_bytes() and kv_scale_bytes() of runtime/problem.hpp.
   std::int64_t kv_bytes() const;
+  /// Two arrays of the same size in copy `kv_copy` that stand for what one launch reads of it. They do not overlap, and
+  /// begin and end at multiples of 16 bytes, wherever the rows of K and V begin.
+  struct ReadHalves {
+    const void* first;
+    const void* second;
+    std::int64_t bytes_each;
+  };
+  ReadHalves read_halves(int kv_copy) const;
   /// Bytes of one copy of K, and as many of V; of a latent cache K is both. In all they are at least kv_bytes(), but
   /// for selections, of which several may name the same token.
   std::int64_t kv_copy_bytes() const { return kv_copy_bytes_; }

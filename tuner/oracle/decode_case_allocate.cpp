@@ -16,12 +16,12 @@
 namespace leanattn {
 inline namespace v1 {
 
+using decode_case_detail::kUnitBytes;
 using decode_case_detail::round_up;
 using decode_case_detail::wait_for;
 
 namespace {
 
-constexpr std::int64_t kUnitBytes = 16;  // bases and strides are multiples of this, unless scales lie among rows
 constexpr std::int64_t kScaleBytes = sizeof(float);
 constexpr int kRoomPastContext = 72;  // tokens of NaN behind the longest context, more than one step of a warp
 constexpr std::int64_t kMostPages = std::numeric_limits<int>::max();
@@ -47,12 +47,11 @@ std::int64_t copy_stride(std::int64_t elements, std::int64_t element_bytes, std:
   return round_up(elements * element_bytes + scale_bytes + kUnitBytes, 256);
 }
 
-/// Bytes by which a copy of K, or of V, is larger where tokens have scales: what stands for a launch's reads takes them
-/// for more of K and V.
+/// Bytes by which a copy of K, or of V, is larger where tokens have scales that lie elsewhere: what stands for a
+/// launch's reads takes them for more of K and V.
 std::int64_t scale_bytes_of(const DecodeProblem& problem, std::int64_t tokens) {
-  const Features& features = problem.features;
-  const bool scales_tokens = has_token_scales(features);
-  return scales_tokens ? tokens * problem.kv_heads * 4 : 0;
+  const bool apart = has_token_scales(problem.features) && !DecodeCase::has_scales_in_rows(problem);
+  return apart ? tokens * problem.kv_heads * kScaleBytes : 0;
 }
 
 Result<void> allocate_poisoned(DeviceBuffer& buffer, std::int64_t bytes, CUstream_st* stream) {

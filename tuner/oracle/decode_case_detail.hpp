@@ -17,6 +17,9 @@ namespace leanattn {
 inline namespace v1 {
 namespace decode_case_detail {
 
+/// Bases and strides are multiples of so many bytes, unless scales lie among rows.
+inline constexpr std::int64_t kUnitBytes = 16;
+
 /// Waits for the stream. An error is usually that of an earlier launch.
 Result<void> wait_for(CUstream_st* stream);
 
