@@ -161,7 +161,7 @@ inline constexpr auto kFeatures = std::tuple{
     feature("kv_scale", "", &Features::kv_scale, &leanattn_problem::kv_scale,
             {"--kv-scale", "tensor|head|token|in_row",
              "What has a scale of its own in a quantised cache; in_row: a token, whose scale lies among the rows; "
-             "default tensor"},
+             "default tensor, or in_row with int4"},
             {.part_of = "kv_format"}),
     feature("v_head_dim", "_v", &Features::v_head_dim, &leanattn_problem::v_head_dim,
             {"--v-head-dim", "N", "The head size of V and O; default: the one of --head-dim"}),

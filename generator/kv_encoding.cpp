@@ -30,7 +30,8 @@ constexpr std::array kEncodings{
     KvEncoding{KvFormat::fp8_e5m2, KvElement::fp8_e5m2, 8, KvScales::beside, kNaN},
     KvEncoding{KvFormat::int8, KvElement::int8, 8, KvScales::beside, 0x80},
     KvEncoding{KvFormat::fp8_ds_mla, KvElement::fp8_e4m3, 8, KvScales::in_row, kNaN, &kDsMla},
-    KvEncoding{KvFormat::int4, KvElement::int4, 4, KvScales::beside, kNaN},  // all bytes are valid; scales tell
+    // All bytes are valid, and scales tell.
+    KvEncoding{KvFormat::int4, KvElement::int4, 4, KvScales::beside, kNaN, nullptr, KvScale::in_row},
 };
 
 /// What templates/kv/produce_rows.cuh takes for granted.

@@ -39,6 +39,8 @@ struct KvEncoding {
   /// it.
   std::uint8_t poison;
   const RowFormat* row = nullptr;  ///< of a row with a format of its own
+  /// What has a scale where a problem does not say: a tensor, unless elements need something else.
+  KvScale usual_scale = KvScale::tensor;
 
   /// In which strides count. Of elements of four bits, two make a byte.
   constexpr int stride_bytes() const { return row != nullptr || bits < 8 ? 1 : bits / 8; }
@@ -52,6 +54,10 @@ struct KvEncoding {
 std::span<const KvEncoding> kv_encodings();
 const KvEncoding& kv_encoding(KvFormat format);
 inline const KvEncoding& kv_encoding(const Features& features) { return kv_encoding(features.kv_format); }
+/// What has a scale where a caller asks for these features: the format's usual choice where none is made.
+inline KvScale asked_scale(const Features& features) {
+  return features.kv_scale == KvScale::tensor ? kv_encoding(features).usual_scale : features.kv_scale;
+}
 /// Null where all elements of a row are of one type.
 inline const RowFormat* row_format(const Features& features) { return kv_encoding(features).row; }
 /// Bytes in which strides of K and V count.

@@ -380,6 +380,7 @@ Shape without_max_batch(Shape shape) {
 
 DecodeProblem canonical(DecodeProblem problem) {
   Features& features = problem.features;
+  features.kv_scale = asked_scale(features);
   if (features.v_head_dim == problem.head_dim) features.v_head_dim = 0;
   if (features.rope_dim == turning_dims(features, problem.head_dim)) features.rope_dim = 0;
   if (features.kv_format == KvFormat::same) features.kv_scale = KvScale::tensor;
@@ -534,8 +535,9 @@ Result<DecodeProblem> problem_from_json(std::string_view json) {
   reader.optional_object("features", problem.features, features_from_json);
   reader.optional_name("group_link", problem.group_link, parse_group_link);
   if (reader.error()) return tl::unexpected(*reader.error());
+  problem = canonical(std::move(problem));
   if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
-  return canonical(std::move(problem));
+  return problem;
 }
 
 namespace {

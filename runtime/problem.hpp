@@ -90,7 +90,8 @@ Result<void> validate(const DecodeProblem& problem);
 Result<void> validate(const DecodeProblem& problem, const Shape& shape);
 
 /// The same problem, with those features at their defaults that change nothing: v_head_dim and rope_dim where they
-/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token, the link of no group.
+/// repeat head_dim, kv_scale of a cache with q's elements, a full mask over one query token, the link of no group. A
+/// kv_scale that is not asked for becomes the usual one of kv_format.
 /// Where requests may bring prefill, q_len is the largest one, so that all such problems share kernels and winners.
 /// Problems that mean the same are equal then. The results of the JSON readers are canonical.
 DecodeProblem canonical(DecodeProblem problem);

@@ -93,7 +93,9 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
   });
   if (!ok) return tl::unexpected(ok.error());
   const auto scale = flags.find("--kv-scale");
-  if (scale != flags.end() && !scale->second.empty() && !has_scales(features)) {
+  if (scale == flags.end() || scale->second.empty()) {
+    features.kv_scale = asked_scale(features);
+  } else if (!has_scales(features)) {
     return fail(
         ErrorCode::invalid_argument,
         fmt::format(

@@ -101,7 +101,7 @@ typedef enum leanattn_rope {
 
 /* What has a scale of its own in a cache of one-byte or four-bit elements, and the shape of k_scale and v_scale. */
 typedef enum leanattn_kv_scale {
-  LEANATTN_SCALE_TENSOR = 0, /* [1] */
+  LEANATTN_SCALE_TENSOR = 0, /* [1]; with LEANATTN_KV_INT4 LEANATTN_SCALE_IN_ROW is meant */
   LEANATTN_SCALE_HEAD = 1,   /* [kv_heads] */
   LEANATTN_SCALE_TOKEN = 2,  /* [batch, kv_heads, context], or [pages, kv_heads, page_size], by kv_scale_stride_* */
   LEANATTN_SCALE_IN_ROW = 3  /* as LEANATTN_SCALE_TOKEN, and none may be null; scales lie among the rows, so that bases

@@ -86,7 +86,7 @@ struct Problem {
   double soft_cap = 0;       ///< scores become cap * tanh(score / cap); 0: unchanged
   std::string score{};       ///< an expression of score, q_index, kv_index, head that replaces scores; empty: none
   CacheFormat kv_format = CacheFormat::same;  ///< of the cache's elements; same: dtype
-  CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own, where elements are one byte
+  CacheScale kv_scale = CacheScale::tensor;   ///< what has a scale of its own; tensor: int4 has in_row
   int v_head_dim = 0;                         ///< columns of v and o; 0: head_dim
   bool batch_invariant = false;               ///< a request's bits depend on neither other requests nor the grid
   bool append = false;                        ///< the kernel writes k_new and v_new into the cache before it reads it

@@ -83,8 +83,8 @@ PlanShape read_plan_shape(nb::handle object) {
 
 void bind_problem(nb::module_& module) {
   module.def(
-      "_check_problem", [](nb::handle problem) { unwrap(validate(read_problem(problem))); }, nb::arg("problem"),
-      nb::sig("def _check_problem(problem: leanattn.Problem) -> None"),
+      "_check_problem", [](nb::handle problem) { unwrap(validate(canonical(read_problem(problem)))); },
+      nb::arg("problem"), nb::sig("def _check_problem(problem: leanattn.Problem) -> None"),
       "Raises where no kernel can be made for a problem; the message names the field. Needs neither GPU nor NVRTC.");
 }
 

@@ -614,6 +614,13 @@ def test_a_workspace_keeps_its_engine(engine, cache_dir):
     assert fake.live_buffers() == 0
 
 
+def test_a_four_bit_cache_has_its_usual_scale_where_none_is_named(engine):
+    heads = {"q_heads": Q_HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "kv_dtype": "int4"}
+    names = [engine.plan(leanattn.Problem(**heads, **scale), batch=BATCH, longest_context=CONTEXT).kernel_name
+             for scale in ({}, {"kv_scale": "in_row"}, {"kv_scale": "token"})]
+    assert "_i4r_" in names[0] and names[0] == names[1] and "_i4t_" in names[2]
+
+
 def test_a_typical_batch_is_what_is_looked_up(engine):
     """Steps of many batches then have one plan."""
     given = inputs()

@@ -279,6 +279,24 @@ TEST(Problem, ACacheOfFourBitElementsIsRefusedByWhatItCannotBe) {
             "append into a cache of int4 with a scale per token");
 }
 
+TEST(Problem, WhereNothingSaysWhatHasAScaleTheFormatDoes) {
+  const auto scale_of = [](KvFormat format, KvScale asked) {
+    return canonical(DecodeProblem{.features = {.kv_format = format, .kv_scale = asked}}).features.kv_scale;
+  };
+  EXPECT_EQ(scale_of(KvFormat::int4, {}), KvScale::in_row);
+  EXPECT_EQ(scale_of(KvFormat::int4, KvScale::token), KvScale::token);
+  EXPECT_EQ(scale_of(KvFormat::int4, KvScale::head), KvScale::head);  // which is refused
+  for (const KvFormat format : {KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla})
+    EXPECT_EQ(scale_of(format, {}), KvScale::tensor) << to_string(format);
+  // Every interface asks by it.
+  const DecodeProblem nibbles{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}};
+  const auto read =
+      problem_from_json(R"({"q_heads":32,"kv_heads":8,"head_dim":128,"dtype":"bf16","layout":"contiguous","lse":false,)"
+                        R"("features":{"kv_format":"int4"}})");
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(read->features, nibbles.features);
+}
+
 TEST(KvBytes, FollowFormatWidthsAndWindow) {
   const Shape shape{.batch = 2, .longest_context = 1000};
   const std::int64_t rows = 2 * 1000 * 8;

@@ -453,6 +453,19 @@ TEST_F(CApi, EveryFieldOfAFeatureReachesItsMember) {
             "Give LEANATTN_MASK_CAUSAL (0), LEANATTN_MASK_TREE (1) or LEANATTN_MASK_FULL (2).");
 }
 
+TEST_F(CApi, AFourBitCacheHasItsUsualScaleWhereNoneIsNamed) {
+  leanattn_problem c;
+  leanattn_problem_init(&c);
+  c.head_dim = 128;
+  c.kv_format = LEANATTN_KV_INT4;
+  DecodeProblem read;
+  ASSERT_TRUE(detail::read_problem(&c, read));
+  EXPECT_EQ(read.features.kv_scale, KvScale::in_row);
+  c.kv_scale = LEANATTN_SCALE_TOKEN;
+  ASSERT_TRUE(detail::read_problem(&c, read));
+  EXPECT_EQ(read.features.kv_scale, KvScale::token);
+}
+
 TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
   Problem cxx{.q_heads = 16, .kv_heads = 4, .head_dim = 192};
   cxx.page_size = 32, cxx.q_len = 3, cxx.ragged_q = true, cxx.query_mask = AttentionMask::full, cxx.sink_logits = true;
