@@ -96,6 +96,20 @@ std::vector<PrefillSetting> prefill_settings() {
   add([](F& f) { f.page_size = 64, f.spans = f.append = true; });
   add([](F& f) { f.window = 65, f.mask = QueryMask::full; });
   add([](F& f) { f.page_size = 16, f.window = 300, f.sink_tokens = 4, f.mask = QueryMask::full; });
+  // Scales that travel with the rows.
+  const auto staged = [&](KvFormat format, KvScale scale, int head_dim, int group, auto change) {
+    add(
+        [&](F& f) {
+          f.kv_format = format, f.kv_scale = scale;
+          change(f);
+        },
+        head_dim, group);
+  };
+  staged(KvFormat::int4, KvScale::in_row, 128, 4, [](F& f) { f.page_size = 16; });
+  staged(KvFormat::int4, KvScale::in_row, 64, 8, [](F& f) { f.page_size = 16, f.window = 100, f.sink_logits = true; });
+  staged(KvFormat::int4, KvScale::token, 256, 1, [](F& f) { f.mask = QueryMask::full; });
+  staged(KvFormat::fp8_e4m3, KvScale::in_row, 128, 4, [](F& f) { f.page_size = 16; });
+  staged(KvFormat::int8, KvScale::in_row, 64, 7, [](F& f) { f.soft_cap = 30; });
   return settings;
 }
 

@@ -25,6 +25,7 @@ TEST(VerifyPrefill, KernelsHaveHeadsPagesMasksAndFeatures) {
     std::set<LoadPath> loads;
     std::set<QueryMask> masks;
     std::set<FixUp> fixups;
+    std::set<std::pair<KvFormat, KvScale>> staged;
     bool window = false, sinks = false, soft_cap = false, alibi = false, sink_logits = false, append = false;
     for (const VerifyKernel& kernel : prefill_kernels(arch)) {
       for (const KernelSpec& spec : kernel.specs) {
@@ -38,6 +39,7 @@ TEST(VerifyPrefill, KernelsHaveHeadsPagesMasksAndFeatures) {
       loads.insert(spec.load), masks.insert(f.mask), fixups.insert(spec.fixup);
       window |= f.window > 0, sinks |= f.sink_tokens > 0, soft_cap |= f.soft_cap > 0, alibi |= f.alibi;
       sink_logits |= f.sink_logits, append |= f.append;
+      if (stages_scales(f)) staged.insert({f.kv_format, f.kv_scale});
     }
     for (const int head_dim : {64, 128, 256}) EXPECT_TRUE(head_dims.contains(head_dim)) << head_dim;
     for (const int group : {1, 4, 7, 8}) EXPECT_TRUE(groups.contains(group)) << group;
@@ -47,6 +49,10 @@ TEST(VerifyPrefill, KernelsHaveHeadsPagesMasksAndFeatures) {
     EXPECT_EQ(fixups.size(), 2u);
     EXPECT_GE(loads.size(), arch == kPrefillHopper ? 3u : 2u);
     EXPECT_TRUE(window && sinks && soft_cap && alibi && sink_logits && append);
+    EXPECT_EQ(staged, (std::set<std::pair<KvFormat, KvScale>>{{KvFormat::int4, KvScale::in_row},
+                                                              {KvFormat::int4, KvScale::token},
+                                                              {KvFormat::fp8_e4m3, KvScale::in_row},
+                                                              {KvFormat::int8, KvScale::in_row}}));
   }
 }
 
