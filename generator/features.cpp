@@ -241,10 +241,11 @@ Result<void> validate(const Features& f) {
   if (!f.score.empty()) {
     if (const auto source = score_source(f.score); !source) return tl::unexpected(source.error());
   }
-  if (f.append && has_token_scales(f))
-    return fail(ErrorCode::unsupported,
-                fmt::format("append into a cache of {} with a scale per token", to_string(f.kv_format)),
-                "Append rounds to scales that are there before: one per tensor or per head.");
+  if (f.append && has_token_scales(f) && !stages_scales(f))
+    return fail(
+        ErrorCode::unsupported, fmt::format("append into a cache of {} with kv_scale token", to_string(f.kv_format)),
+        "Kernels write a scale of a token where they bring it with its row: set kv_scale to in_row, or to tensor "
+        "or head, whose scales are there before.");
   if (f.rope == Rope::none && f.rope_dim != 0)
     return invalid(fmt::format("rope_dim is {} without rope", f.rope_dim), "Leave it 0.");
   if (f.rope_dim < 0 || f.rope_dim > 512 || f.rope_dim % 16 != 0)

@@ -33,8 +33,13 @@ void add_line(KernelSource& source) {
   if (layout.gathers_rows) source.add({"kv/token_holes.cuh"});
   if (selects && !layout.gathers_rows) source.add({"kv/run_holes.cuh"});
   if (features.append) source.add({"kv/append.cuh"});
-  if (features.append && !layout.appends_to_stage && row_format(features) == nullptr)
-    source.add({"kv/append_elements.cuh", "kv/append_to_cache.cuh"});
+  if (features.append && !layout.appends_to_stage && row_format(features) == nullptr) {
+    if (stages_scales(features))
+      source.add({has_nibbles(features) ? "kv/quantise_4bit.cuh" : "kv/quantise_8bit.cuh", "kv/append_scaled.cuh"});
+    else
+      source.add({"kv/append_elements.cuh"});
+    source.add({"kv/append_to_cache.cuh"});
+  }
   if (scaled) source.add({"attend/value_unit.cuh"});
   if (source.variant == KernelVariant::stamped) source.add({"stamps.cuh"});
   source.add({"bounded_wait.cuh"});

@@ -9,7 +9,14 @@
 
 typedef unsigned long long check_u64;
 
-enum CheckKind { kCheckUniform = 0, kCheckPeaked = 1, kCheckExtreme = 2, kCheckCoverage = 3, kCheckOnes = 4 };
+enum CheckKind {
+  kCheckUniform = 0,
+  kCheckPeaked = 1,
+  kCheckExtreme = 2,
+  kCheckCoverage = 3,
+  kCheckOnes = 4,
+  kCheckWritten = 5
+};
 enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3, kCheckLatent = 4 };  // kCheckLatent: K, of which V is a part
 enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
 enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3, kCheckInt4 = 4 };
@@ -156,6 +163,24 @@ CHECK_HD unsigned short check_element(int kind, check_u64 seed, int tensor, int 
 // are powers of two.
 CHECK_HD bool check_exact_keys(int kind) { return kind == kCheckExtreme || kind == kCheckOnes; }
 
+// Data of kind "written" is what a kernel that quantises rows leaves: in each row whose scale is its own, some element
+// has the largest magnitude of its format and, of four bits, one is 0 and another 15. Scales have few bits, so that
+// their products with elements are numbers of q's type, or so near to one that they become the same elements again.
+CHECK_HD int check_drawn_column(int kind, check_u64 seed, int tensor, int request, int head, long long token,
+                                int head_dim) {
+  if (kind != kCheckWritten) return -1;
+  const check_u64 draw = check_hash(check_row_key(seed, 59 + tensor, request, head), (check_u64)token);
+  return (int)((unsigned)(draw >> 40) % (unsigned)head_dim);
+}
+CHECK_HD int check_largest_byte(int kv_format) {
+  return kv_format == kCheckE4m3 ? 0x7e : kv_format == kCheckE5m2 ? 0x7b : 127;
+}
+// What values are multiplied by before they become bytes, so that few are near the format's smallest.
+CHECK_HD float check_written_span(int kind, int kv_format) {
+  if (kind != kCheckWritten) return 1.0f;
+  return kv_format == kCheckE4m3 ? 256.0f : kv_format == kCheckE5m2 ? 32768.0f : 1.0f;
+}
+
 // A token's row of four-bit elements is one of these: spread over all values; near the zero point, so that what a
 // product takes away for that is nearly all of it; or the same but for one element as far away as there is. The zero
 // point is any.
@@ -178,7 +203,7 @@ CHECK_HD CheckNibbles check_nibbles(int kind, check_u64 seed, int tensor, int re
     if (keys) row.unit = 16.0f;
     return row;
   }
-  const unsigned spread = draw >> 4 & 3u;
+  const unsigned spread = kind == kCheckWritten ? 0u : draw >> 4 & 3u;
   row.unit = spread < 2u ? 0.25f : 2.0f;
   if (spread == 3u) row.outlier = (int)((draw >> 8) % (unsigned)head_dim);
   return row;
@@ -189,6 +214,9 @@ CHECK_HD unsigned char check_nibble(int kind, check_u64 seed, int tensor, int re
                                     int column, int head_dim) {
   const CheckNibbles row = check_nibbles(kind, seed, tensor, request, head, token, head_dim);
   if (column == row.outlier) return row.zero < 8 ? 15 : 0;
+  const int drawn = check_drawn_column(kind, seed, tensor, request, head, token, head_dim);
+  if (drawn >= 0 && column == drawn) return 0;
+  if (drawn >= 0 && column == (drawn + head_dim / 2) % head_dim) return 15;
   const float steps = check_value(kind, seed, tensor, request, head, token, column, head_dim) / row.unit;
   const int element = row.zero + (int)(steps + (steps < 0.0f ? -0.5f : 0.5f));
   return (unsigned char)(element < 0 ? 0 : element > 15 ? 15 : element);
@@ -204,15 +232,20 @@ CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_f
                                   long long token, int column, int head_dim) {
   if (kv_format == kCheckInt4) return check_nibble(kind, seed, tensor, request, head, token, column, head_dim);
   const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
+  if (column == check_drawn_column(kind, seed, tensor, request, head, token, head_dim)) {
+    const int largest = check_largest_byte(kv_format);
+    return (unsigned char)(value >= 0.0f ? largest : kv_format == kCheckInt8 ? -largest : largest | 0x80);
+  }
   const bool whole = kv_format == kCheckInt8 && tensor != kCheckV && check_exact_keys(kind);
-  return check_byte_from_float(kv_format, whole ? value * 0.015625f : value);
+  return check_byte_from_float(kv_format, whole ? value * 0.015625f : value * check_written_span(kind, kv_format));
 }
 
 // The unit of elements, in which scales count.
 CHECK_HD float check_kv_unit(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
                              long long token) {
   if (kv_format == kCheckInt4) return check_nibbles(kind, seed, tensor, request, head, token, 1).unit;
-  return kv_format == kCheckInt8 && !(tensor != kCheckV && check_exact_keys(kind)) ? 0.015625f : 1.0f;
+  if (kv_format == kCheckInt8 && !(tensor != kCheckV && check_exact_keys(kind))) return 0.015625f;
+  return 1.0f / check_written_span(kind, kv_format);
 }
 
 // The scale of an element's tensor, head or token. It is random, around the one that gives check_value back.
@@ -225,13 +258,17 @@ CHECK_HD float check_plain_scale(int kind, check_u64 seed, int tensor, int kv_fo
   const float unit = check_kv_unit(kind, seed, tensor, kv_format, request, head, token);
   if (kind == kCheckOnes) return unit;
   if (check_exact_keys(kind)) return (hash & 1u) != 0u ? unit : unit * 0.5f;
-  const float near_one = 0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f;
+  float near_one = 0.5f + (float)(unsigned)(hash >> 41) * 1.1920928955078125e-7f;
+  if (kind == kCheckWritten)
+    near_one = kv_format == kCheckInt8 ? 1.0f : check_bits_float(check_float_bits(near_one) & 0xfff00000u);
   if (keys || granularity != kCheckScaleToken) return unit * near_one;
   // Values lie anywhere from 1e-4 to 1e3: those of a request near each other, or, of every second one, spread.
   const check_u64 draw = check_hash(check_mix(seed + 31u), (unsigned)request);
   const int middle = (int)((unsigned)(draw >> 40) % 23u) - 13;
   const int exponent = middle + ((draw & 1u) != 0u ? (int)((unsigned)(hash & 0xffffu) % 17u) - 8 : 0);
-  const int limited = exponent < -13 ? -13 : exponent > 9 ? 9 : exponent;
+  // Written scales are those of numbers of fp16, and none is the smallest that there is.
+  const int least = kind == kCheckWritten ? 0 : -13, most = kind == kCheckWritten ? 5 : 9;
+  const int limited = exponent < least ? least : exponent > most ? most : exponent;
   return unit * near_one * check_bits_float((unsigned)(127 + limited) << 23);
 }
 // With the zero point in its last four bits where elements have four.
@@ -241,6 +278,24 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   if (kv_format != kCheckInt4) return scale;
   const int zero = check_nibbles(kind, seed, tensor, request, head, token, 1).zero;
   return check_bits_float((check_float_bits(scale) & ~15u) | (unsigned)zero);
+}
+
+// The bits, of q's type, of an element of a new row that becomes this byte, or these four bits, with this scale. Where
+// the row's scale follows from its elements, all but the largest are up to three numbers nearer to 0, from which they
+// are still nearest to the byte. One of int8 may be half as far from the next.
+CHECK_HD unsigned short check_new_scaled(int kind, check_u64 seed, int tensor, int format, int kv_format,
+                                         unsigned char byte, float scale, int request, int head, long long token,
+                                         int column, int head_dim) {
+  const bool nibble = kv_format == kCheckInt4;
+  const int steps = (int)byte - check_zero_of_word(scale), magnitude = byte & 0x7f;
+  const unsigned short bits = check_from_float(
+      format, nibble ? (float)steps * check_scale_of_word(scale) : check_byte_to_float(kv_format, byte) * scale);
+  const bool exact = nibble ? steps == 0 || byte == 0 || byte == 15
+                            : kv_format == kCheckInt8 || magnitude == 0 || magnitude >= check_largest_byte(kv_format);
+  if (kind != kCheckWritten || exact) return bits;
+  const check_u64 hash = check_hash(check_row_key(seed, 61 + tensor, request, head),
+                                    (check_u64)token * (unsigned)head_dim + (unsigned)column);
+  return (unsigned short)(bits - (unsigned)(hash & 3u));
 }
 
 // Where rows have a format of their own, a group of latent columns is as engines quantise it: its largest magnitude is

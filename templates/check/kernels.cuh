@@ -48,6 +48,11 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
   }
 }
 
+// Whether each token has a scale that lies beside its row.
+__device__ __forceinline__ bool check_scales_tokens(const CheckFeatures& check) {
+  return check.kv_format != kCheckSame && check.row_bytes == 0 && check.kv_scale == kCheckScaleToken;
+}
+
 // The bits of an element of k_new or v_new, of 16 bits. Its row, once turned and converted, is what check_fill_kv
 // writes into the cache.
 __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures& check, int tensor, int request,
@@ -69,7 +74,8 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
         check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale, request, head, token);
     const unsigned char byte =
         check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, from.column, columns);
-    bits = check_from_float(check.format, check_byte_to_float(check.kv_format, byte) * scale);
+    bits = check_new_scaled(check.kind, check.seed, tensor, check.format, check.kv_format, byte, scale, request, head,
+                            token, from.column, columns);
   }
   return from.negative ? bits ^ 0x8000u : bits;
 }
@@ -152,9 +158,19 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
             check_new_element(check, tensor, request, head, position, column);
         continue;
       }
+      if (column == 0 && check_scales_tokens(check)) {
+        unsigned& scale =
+            ((unsigned*)(keys ? args.k_scale : args.v_scale))[check_scale_offset(args, check, request, head, token)];
+        if (step == kCheckSpoilCached) scale = 0xffffffffu;
+        if (step == kCheckCountWrong &&
+            scale != check_float_bits(check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale,
+                                                     request, head, position)))
+          atomicAdd(wrong, 1ull);
+      }
+      const bool nibble = check.kv_format == kCheckInt4;
       const long long offset = (keys ? check_k_offset(args, check, request, head, token)
                                      : check_v_offset(args, check, request, head, token)) +
-                               column;
+                               (nibble ? column / 2 : column);
       const void* cache = keys ? args.k : args.v;
       const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
       unsigned expected, found;
@@ -169,10 +185,11 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
         if (step == kCheckSpoilCached) there = check.kv_format == kCheckInt8 ? 0x80u : 0xffu;
         expected =
             check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, position, column, columns);
-        found = there;
+        found = nibble ? there >> column % 2 * 4 & 15u : there;
       }
       // Turning a zero may change its sign.
-      const bool zeros = check.kv_format != kCheckInt8 && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
+      const bool zeros =
+          check.kv_format != kCheckInt8 && !nibble && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
       if (step == kCheckCountWrong && found != expected && !zeros) atomicAdd(wrong, 1ull);
     }
   }
@@ -330,7 +347,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
         check_store_16((char*)args.v + check_v_offset(args, check, request, head, token) * stride_bytes + at,
                        check_chunk(check, kCheckV, owner, head, position, column, check.v_head_dim));
       }
-      if (column == 0 && check.kv_format != kCheckSame && check.kv_scale == kCheckScaleToken) {
+      if (column == 0 && check_scales_tokens(check)) {
         const long long offset = check_scale_offset(args, check, request, head, token);
         ((float*)args.k_scale)[offset] = check_kv_scale(check.kind, check.seed, check_key_tensor(check),
                                                         check.kv_format, check.kv_scale, owner, head, position);

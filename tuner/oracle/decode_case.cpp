@@ -60,6 +60,8 @@ Result<DecodeCase> DecodeCase::create(std::shared_ptr<const OracleKernels> kerne
   result.kernels_ = std::move(kernels);
   result.problem_ = problem;
   result.options_ = options;
+  // What kernels quantise can be compared bit by bit only where it is known to the last bit.
+  if (features.append && stages_scales(features)) result.options_.data = DataKind::written;
   result.lengths_ = std::move(context_lengths);
   LEANATTN_TRY(result.allocate(stream));
   return result;

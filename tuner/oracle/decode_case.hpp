@@ -24,7 +24,7 @@ inline namespace v1 {
 
 struct DecodeCaseOptions {
   std::uint64_t seed = 1;
-  DataKind data = DataKind::uniform;
+  DataKind data = DataKind::uniform;  ///< where kernels quantise new rows by scales of their own always `written`
   /// Tokens allocated for each request; 0: the longest context and some tokens of NaN behind it. Packed K and V have
   /// the tokens of all contexts and some of NaN behind them, whatever this says.
   int context_capacity = 0;

@@ -20,7 +20,8 @@ int format_of(DType dtype) { return dtype == DType::bf16 ? kCheckBf16 : kCheckFp
 static_assert(static_cast<int>(DataKind::uniform) == kCheckUniform &&
               static_cast<int>(DataKind::peaked) == kCheckPeaked &&
               static_cast<int>(DataKind::extreme) == kCheckExtreme &&
-              static_cast<int>(DataKind::coverage) == kCheckCoverage && static_cast<int>(DataKind::ones) == kCheckOnes);
+              static_cast<int>(DataKind::coverage) == kCheckCoverage &&
+              static_cast<int>(DataKind::ones) == kCheckOnes && static_cast<int>(DataKind::written) == kCheckWritten);
 static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(DataTensor::k) == kCheckK &&
               static_cast<int>(DataTensor::v) == kCheckV && static_cast<int>(DataTensor::latent) == kCheckLatent);
 static_assert(static_cast<int>(KvElement::of_q) == kCheckSame && static_cast<int>(KvElement::fp8_e4m3) == kCheckE4m3 &&
@@ -39,6 +40,7 @@ std::string_view to_string(DataKind kind) {
     case DataKind::extreme: return "extreme";
     case DataKind::coverage: return "coverage";
     case DataKind::ones: return "ones";
+    case DataKind::written: return "written";
   }
   return "unknown";
 }

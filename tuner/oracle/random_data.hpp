@@ -23,6 +23,8 @@ enum class DataKind : std::uint8_t {
   coverage,  ///< k is 0 and v is one-hot for each block of 16 tokens. Every weight is exactly 1, so that O and LSE show
              ///< a token that is lost or counted twice. Rows of a latent cache have a one in every 16 columns.
   ones,      ///< q is 64, k is -64 and v is 1 (latent: -64). All scores are equal and very low, and O is exactly v.
+  written,  ///< As uniform, but rows that have scales of their own are as a kernel leaves them that quantises new rows,
+            ///< so that these can be checked bit by bit. Scales of V differ by up to 32.
 };
 std::string_view to_string(DataKind kind);
 

@@ -68,6 +68,14 @@ std::vector<Setting> staged_scale_settings() {
       cache(KvFormat::int8, kInRow, 80, [](F& f) { f.page_size = 1, f.sink_logits = true; }),
       cache(KvFormat::int8, kInRow, 64, [](F& f) { f.page_size = 16, f.selection_block = 32, f.q_len = 2; }),
       cache(KvFormat::int8, kInRow, 576, [](F& f) { f.latent = true, f.v_head_dim = 512, f.page_size = 16; }),
+      cache(kInt4, kInRow, 128, [](F& f) { f.append = true, f.page_size = 16; }),
+      cache(kInt4, kToken, 64, [](F& f) { f.append = true, f.page_size = 1, f.q_len = 4, f.ragged_q = true; }),
+      cache(kInt4, kInRow, 512, [](F& f) { f.append = true, f.v_head_dim = 64, f.q_len = 3, f.window = 60; }),
+      cache(KvFormat::fp8_e4m3, kInRow, 128, [](F& f) { f.append = true, f.page_size = 16, f.q_len = 2; }),
+      cache(KvFormat::fp8_e5m2, kInRow, 48, [](F& f) { f.append = true, f.rope = Rope::half_split; }),
+      cache(KvFormat::int8, kInRow, 80, [](F& f) { f.append = true, f.page_size = 32, f.sink_logits = true; }),
+      cache(KvFormat::int8, kInRow, 576,
+            [](F& f) { f.append = f.latent = true, f.v_head_dim = 512, f.page_size = 64, f.q_len = 2; }),
   };
 }
 

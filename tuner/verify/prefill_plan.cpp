@@ -110,6 +110,7 @@ std::vector<PrefillSetting> prefill_settings() {
   staged(KvFormat::int4, KvScale::token, 256, 1, [](F& f) { f.mask = QueryMask::full; });
   staged(KvFormat::fp8_e4m3, KvScale::in_row, 128, 4, [](F& f) { f.page_size = 16; });
   staged(KvFormat::int8, KvScale::in_row, 64, 7, [](F& f) { f.soft_cap = 30; });
+  staged(KvFormat::int4, KvScale::in_row, 64, 4, [](F& f) { f.page_size = 16, f.append = true; });
   return settings;
 }
 

@@ -157,7 +157,7 @@ bool take_staged_scales(Draw& draw, KernelSpec& spec) {
   Features& f = spec.features;
   f.kv_format = draw.of({KvFormat::int4, KvFormat::int4, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
   f.kv_scale = has_nibbles(f) && draw.chance(40) ? KvScale::token : KvScale::in_row;
-  f.append = f.second_cache = f.packed_kv = false;
+  f.second_cache = f.packed_kv = false;
   if (has_nibbles(f)) {
     f.latent = false;
     for (int* const columns : {&spec.head_dim, &f.v_head_dim}) *columns = (*columns + 63) / 64 * 64;

@@ -275,8 +275,8 @@ TEST(Problem, ACacheOfFourBitElementsIsRefusedByWhatItCannotBe) {
             "a cache of int4 with head_dim 128 and v_head_dim 80");
   EXPECT_EQ(refused([](DecodeProblem& p) { p.features.latent = true, p.kv_heads = 1; }),
             "a cache of int4 that is latent");
-  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.append = true; }),
-            "append into a cache of int4 with a scale per token");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.append = true, p.features.context_parallel = 2; }),
+            "a cache whose scales travel with its rows with context_parallel 2");
 }
 
 TEST(Problem, WhereNothingSaysWhatHasAScaleTheFormatDoes) {

@@ -178,6 +178,39 @@ TEST(FeatureData, FourBitRowsHaveAllZeroPointsAndWhatCancelsBesideThem) {
   }
 }
 
+TEST(FeatureData, WrittenRowsAreWhatQuantisingThemGives) {
+  constexpr int kColumns = 64;
+  for (const auto& [format, largest] : {std::pair(KvFormat::int4, 15.0), std::pair(KvFormat::fp8_e4m3, 448.0),
+                                        std::pair(KvFormat::fp8_e5m2, 57344.0), std::pair(KvFormat::int8, 127.0)}) {
+    const Features features{.kv_format = format, .kv_scale = KvScale::in_row};
+    const KvElement element = kv_encoding(format).element;
+    for (const DataTensor tensor : {DataTensor::k, DataTensor::v}) {
+      for (int token = 0; token < 100; ++token) {
+        const float scale = data_kv_scale(DataKind::written, 5, tensor, features, 1, 2, token);
+        std::vector<float> row;
+        NibbleRow nibbles;
+        double most = 0;
+        for (int column = 0; column < kColumns; ++column) {
+          const std::uint8_t byte = data_byte(DataKind::written, 5, tensor, element, 1, 2, token, column, kColumns);
+          const double value = scaled_value(element, byte, scale);
+          row.push_back(static_cast<float>(value)), most = std::max(most, std::abs(value));
+          EXPECT_EQ(value_of(DType::fp16, bits_of(DType::fp16, static_cast<float>(value))), value);
+          if (format != KvFormat::int4) continue;
+          if (column % 2 == 0) nibbles.bytes.push_back(0);
+          nibbles.bytes.back() = static_cast<std::uint8_t>(nibbles.bytes.back() | byte << column % 2 * 4);
+        }
+        if (format == KvFormat::int4) {
+          EXPECT_EQ(quantised(row).bytes, nibbles.bytes);
+          EXPECT_EQ(quantised(row).word, std::bit_cast<std::uint32_t>(scale));
+        } else {
+          EXPECT_EQ(most, largest * static_cast<double>(scale)) << to_string(format);
+          EXPECT_EQ(static_cast<float>(most) / static_cast<float>(largest), scale);
+        }
+      }
+    }
+  }
+}
+
 TEST(FeatureData, ByteTimesScaleStaysCloseToTheElementOfA16BitCache) {
   for (const KvFormat format : kFormats) {
     const Features features{.kv_format = format, .kv_scale = KvScale::token};
