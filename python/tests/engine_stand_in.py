@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import enum
 import inspect
+import itertools
 import json
 import math
 import sys
@@ -59,12 +60,17 @@ class Tensor(FastTensor):
 
     def __getitem__(self, where):
         where = where if isinstance(where, tuple) else (where,)
-        shape, offset = list(self.shape), 0
-        for dimension, part in enumerate(where):
-            start, stop, step = part.indices(self.shape[dimension])
+        if where[0] is ...:
+            where = (*[slice(None)] * (len(self.shape) + 1 - len(where)), *where[1:])
+        shape, strides, offset = [], [], 0
+        for size, stride, part in itertools.zip_longest(self.shape, self.strides, where, fillvalue=slice(None)):
+            one = not isinstance(part, slice)
+            start, stop, step = slice(part, part + 1).indices(size) if one else part.indices(size)
             assert step == 1
-            shape[dimension], offset = max(stop - start, 0), offset + start * self.strides[dimension]
-        return self._view(shape, self.strides, offset)
+            offset += start * stride
+            if not one:
+                shape, strides = [*shape, max(stop - start, 0)], [*strides, stride]
+        return self._view(shape, strides, offset)
 
     def split(self, size, dim):
         assert dim == -1 and self.shape[-1] % size == 0
@@ -78,10 +84,11 @@ class Tensor(FastTensor):
         return self._view([self.shape[i] for i in order], [self.strides[i] for i in order], 0)
 
     def view(self, *shape):
-        """Another shape over the same memory, or another type of elements of the same size."""
+        """Another shape over the same memory, or another type of elements, which may be larger."""
         if isinstance(shape[0], str):
-            assert bytes_of(shape[0]) == bytes_of(self.dtype)
-            made = self._view(self.shape, self.strides, 0)
+            times, left = divmod(bytes_of(shape[0]), bytes_of(self.dtype))
+            assert left == 0 and self.strides[-1] == 1 and all(size % times == 0 for size in (*self.strides[:-1], self.shape[-1]))
+            made = self._view((*self.shape[:-1], self.shape[-1] // times), (*(stride // times for stride in self.strides[:-1]), 1), 0)
             made.dtype = shape[0]
             return made
         shape = shape[0] if isinstance(shape[0], tuple) else shape
@@ -120,6 +127,10 @@ class Tensor(FastTensor):
         Tensor.operations += 1
         return type(self)(self.shape, "fp32")
 
+    def to(self, dtype):
+        Tensor.operations += 1
+        return type(self)(self.shape, dtype)
+
     def transpose(self, one, other):
         order = list(range(len(self.shape)))
         order[one], order[other] = other, one
@@ -140,6 +151,12 @@ class Tensor(FastTensor):
         Tensor.operations += 1
         return type(self)(self.shape, self.dtype)
 
+    def __truediv__(self, divisor):
+        Tensor.operations += 1
+        made = type(self)(self.shape, self.dtype)
+        made.quotient = (self, divisor)
+        return made
+
 
 def _dense(shape):
     """The strides of a tensor without gaps."""
@@ -147,7 +164,7 @@ def _dense(shape):
 
 
 def bytes_of(dtype):
-    return {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}[dtype]
+    return {"bf16": 2, "fp16": 2, "fp32": 4, "int32": 4, "int64": 8, "int8": 1, "uint8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}[dtype]
 
 
 def signature_of(text):

@@ -21,6 +21,11 @@ ANY_NUMBER = 131072  # of query tokens
 VARIABLE, TUNE = "LEANATTN_VLLM_CONTEXT", "LEANATTN_VLLM_TUNE"
 
 
+#: Caches in which a token of a head has its scale behind its row: what kernels of it are called, and the bytes of a row.
+INLINE = {"int4_per_token_head": ("_i4r_", lambda columns: columns // 2), "int8_per_token_head": ("_i8r_", lambda columns: columns),
+          "fp8_per_token_head": ("_e4m3r_", lambda columns: columns)}
+
+
 @pytest.fixture(params=stand_in.VERSIONS)
 def version(request):
     return request.param
@@ -59,8 +64,9 @@ class Model:
             if error.code == "nvrtc_missing":
                 pytest.skip(error.message)
             raise
-        whole = Tensor((PAGES, PAGE, kv_heads, 2 * self.head_dim) if layout == "NHD" else (PAGES, kv_heads, PAGE, 2 * self.head_dim),
-                       "uint8" if kv_cache_dtype.startswith("fp8") else "bf16")
+        row = 2 * (INLINE[kv_cache_dtype][1](self.head_dim) + 4) if kv_cache_dtype in INLINE else 2 * self.head_dim
+        whole = Tensor((PAGES, PAGE, kv_heads, row) if layout == "NHD" else (PAGES, kv_heads, PAGE, row),
+                       "int8" if kv_cache_dtype.startswith("int8") else "uint8" if "fp8" in kv_cache_dtype or "int4" in kv_cache_dtype else "bf16")
         self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole
         self.kv_heads = kv_heads
 
@@ -538,6 +544,62 @@ def test_fp8_caches_have_vllms_scales(adapter, scale_heads):
     assert (given["k_scale"], given["v_scale"]) == (model.layer._k_scale.data, model.layer._v_scale.data)
     assert (given["q"], given["v"]) == (q.data, model.cache.data + HEAD_DIM)
     assert model.impl.options(model.layer).kv_scale == ("head" if scale_heads > 1 else "tensor")
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("name", INLINE)
+def test_caches_with_inline_scales_arrive_as_vllm_lays_them(adapter, name, layout):
+    """A row of K, its scale, a row of V, and its scale; decode, drafts, and a mixed step are one launch each."""
+    model, (short_name, bytes_of_row) = Model(adapter, speculative=2, kv_cache_dtype=name, layout=layout), INLINE[name]
+    row, cache, expected = bytes_of_row(HEAD_DIM), model.cache, {}
+    for tokens in ([1, 1], [3, 2], [1, 40]):
+        metadata = model.builder.build(0, step(tokens))
+        assert metadata.rest is None
+        q, output, (launch,) = model.forward(metadata, sum(tokens))
+        given = launch["arguments"]
+        assert (given["k"], given["k_scale"]) == (cache.data, cache.data + row)
+        assert (given["v"], given["v_scale"]) == (cache.data + row + 4, cache.data + 2 * row + 4)
+        assert [given[f"{tensor}_stride_{of}"] for tensor in ("k", "v") for of in ("batch", "head", "token")] == 2 * list(cache.strides[:3])
+        assert [given[f"kv_scale_stride_{of}"] for of in ("batch", "head", "token")] == [stride // 4 for stride in cache.strides[:3]]
+        assert short_name in launch["kernel"] and given["o"] == output.data
+        turned = name.startswith("int4")
+        assert math.isclose(given["scale_log2"], HEAD_DIM**(-1.5 if turned else -0.5) * math.log2(math.e), rel_tol=1e-6)
+        if not turned:
+            assert given["q"] == q.data and stand_in.rotated == []
+            continue
+        # q is rotated in fp32 and rounded to its type again; the result is rotated back, and divided by the size of the matrix.
+        forward, back = stand_in.rotated
+        assert (forward.given.shape, forward.given.dtype, forward.inverse) == (q.shape, "fp32", False) and given["q"] != q.data
+        assert (back.given.shape, back.given.dtype, back.inverse) == (output.shape, "fp32", True)
+        assert output.copied.quotient == (back.made, HEAD_DIM)
+        stand_in.rotated.clear()
+    assert model.impl.options(model.layer).kv_scale == "in_row"
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_caches_with_inline_scales_are_written_by_vllms_backend_for_them(adapter, name):
+    model, key, value, slots = Model(adapter, kv_cache_dtype=name), Tensor((3, KV_HEADS, HEAD_DIM)), Tensor((3, KV_HEADS, HEAD_DIM)), Tensor((3,), "int64")
+    model.impl.do_kv_cache_update(model.layer, key, value, model.cache, slots)
+    assert model.impl.flash.updated == [types.SimpleNamespace(key=key, value=value, kv_cache=model.cache, slot_mapping=slots)] and stand_in.cached == []
+
+
+@pytest.mark.parametrize("name", INLINE)
+def test_what_leanattn_does_not_compute_over_inline_scales_is_tritons(adapter, name, monkeypatch):
+    model = Model(adapter, kv_cache_dtype=name)
+    metadata = model.builder.build(0, step([1, 1], causal=False))
+    _, output, launches = model.forward(metadata, 2)
+    assert launches == [] and metadata.of == "Triton" and model.impl.flash.seen[0].output is output
+    given = [128, "torch.bfloat16", name, 16, False, False, False, False, None]
+    assert adapter.Backend.supports_combination(*given) is None
+    given[7] = True  # ranges that see beyond themselves
+    assert adapter.Backend.supports_combination(*given) == "of Triton"
+    given[0] = 80
+    assert (adapter.Backend.supports_combination(*given) == "of Triton") == (not name.startswith("int4"))
+    for more, setting in (({"ranks": 2}, None), ({"attn_type": "encoder_only"}, None), ({}, batch_invariant)):
+        if setting is not None:
+            setting(monkeypatch)
+        with pytest.raises(ValueError, match="TRITON_ATTN"):
+            Model(adapter, kv_cache_dtype=name, **more)
 
 
 @pytest.mark.parametrize("scale_heads", [1, KV_HEADS])

@@ -185,6 +185,25 @@ def test_caches_are_as_vllms_own_backend_has_them(adapter, version):
             backend.get_kv_cache_shape(7, 24, 2, 64)
 
 
+def test_caches_with_inline_scales_are_as_vllms_backend_for_them_has_them(adapter, version):
+    """Of the formats that vLLM names so, none is left out. What a token takes says that backend."""
+    from leanattn.vllm.implementation import IN_ROW
+
+    recorded = stand_in.contract(version)["modules"]["vllm.v1.attention.backends.triton_attn"]["classes"]["TritonAttentionBackend"]
+    named = ast.literal_eval(recorded["attributes"]["supported_kv_cache_dtypes"])
+    assert set(IN_ROW) == {name for name in named if name.endswith("_per_token_head")}
+    backend = adapter.Backend
+    for name in IN_ROW:
+        assert backend.supports_kv_cache_dtype(name)
+        if version.startswith("0.26"):
+            assert backend.get_kv_cache_shape(7, 32, 2, 64, name) == ("of Triton", 7, 32, 2, 64, name)
+    assert ("customize_spec" in recorded["methods"]) == hasattr(backend, "customize_spec") == (not version.startswith("0.26"))
+    for inline in (False, True):
+        spec = types.SimpleNamespace(kv_quant_mode=types.SimpleNamespace(is_per_token_head=inline))
+        if not version.startswith("0.26"):
+            assert backend.customize_spec(spec) == (("of Triton", spec) if inline else spec)
+
+
 def test_it_registers_itself_and_nothing_else(adapter):
     import leanattn.vllm
     from vllm.v1.attention.backends.registry import AttentionBackendEnum

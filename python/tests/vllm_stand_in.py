@@ -74,6 +74,35 @@ def _flash_builder(self, kv_cache_spec, layer_names, vllm_config, device):
     self.aot_schedule, self.aot_sliding_window = True, None
 
 
+def _triton_impl(self, *given, **named):
+    self.seen, self.updated = [], []
+
+
+def _update_inline(self, layer, key, value, kv_cache, slot_mapping):
+    self.updated.append(types.SimpleNamespace(key=key, value=value, kv_cache=kv_cache, slot_mapping=slot_mapping))
+
+
+def _inline_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
+    return "of Triton", num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str
+
+
+def _triton_builder(self, kv_cache_spec, layer_names, vllm_config, device):
+    _builder(self, kv_cache_spec, layer_names, vllm_config, device)
+
+
+def _triton_build(self, common_prefix_len, common_attn_metadata, fast_build=False):
+    return types.SimpleNamespace(num_actual_tokens=common_attn_metadata.num_actual_tokens, of="Triton")
+
+
+def _rotate(x, inverse=False):
+    """vLLM's own operation. It notes what it was given, and what came of it."""
+    rotated.append(types.SimpleNamespace(given=x, inverse=inverse, made=Tensor(x.shape, x.dtype)))
+    return rotated[-1].made
+
+
+rotated = []
+
+
 def _builder_of_a_rank(builder):
     builder.dcp_world_size = group.world_size
     builder.cp_kv_cache_interleave_size = builder.vllm_config.parallel_config.cp_kv_cache_interleave_size
@@ -236,7 +265,13 @@ BEHAVIOUR = {
     "FlashAttentionMetadataBuilder": {"__init__": _flash_builder, "build": _flash_build, "update_block_table": _update_block_table,
                                       "update_draft_decode_metadata": _update_draft,
                                       "get_cudagraph_support": lambda cls, vllm_config, kv_cache_spec: cls._cudagraph_support},
-    "AttentionBackend": {"supports_kv_cache_dtype": lambda cls, kv_cache_dtype: kv_cache_dtype in (None, *cls.supported_kv_cache_dtypes)},
+    "TritonAttentionImpl": {"__init__": _triton_impl, "forward": _flash_forward, "do_kv_cache_update": _update_inline},
+    "TritonAttentionMetadataBuilder": {"__init__": _triton_builder, "build": _triton_build},
+    "TritonAttentionBackend": {"customize_spec": lambda cls, spec: ("of Triton", spec), "get_kv_cache_shape": _inline_shape},
+    "AttentionBackend": {"customize_spec": lambda cls, spec: spec,
+                         "supports_combination": lambda cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse,
+                         use_mm_prefix, device_capability: "of Triton",
+                         "supports_kv_cache_dtype": lambda cls, kv_cache_dtype: kv_cache_dtype in (None, *cls.supported_kv_cache_dtypes)},
     "FlashAttentionBackend": {"supports_head_size": lambda cls, head_size: head_size % 8 == 0,
                               "supports_kv_cache_dtype": lambda cls, kv_cache_dtype: "of FlashAttention",
                               "supports_combination": lambda cls, head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse,
@@ -257,7 +292,8 @@ BEHAVIOUR = {
     None: {"split_decodes_and_prefills": _split, "register_backend": _register_backend, "max_decode_query_len": _most_query_tokens,
            "init_logger": logging.getLogger, "get_dcp_group": lambda: group, "cp_lse_ag_out_rs": _combine, "dcp_a2a_lse_reduce": _combine,
            "get_current_vllm_config_or_none": lambda: None, "set_current_vllm_config": _current_config, "get_kv_cache_layout": lambda: "NHD",
-           "reshape_and_cache_flash": _update_cache},
+           "reshape_and_cache_flash": _update_cache,
+           "single_rht": _rotate},
 }
 
 
@@ -291,6 +327,7 @@ def installed(version, without=()):
     known["FlashAttentionMetadataBuilder"]._cudagraph_support = known["AttentionCGSupport"].ALWAYS
     _overridden.clear()
     cached.clear()
+    rotated.clear()
     group.__init__()
     for name in without:
         del modules[name]

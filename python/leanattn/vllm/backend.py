@@ -15,7 +15,7 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, Atte
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from .._serving import plans
-from .implementation import Implementation, has_prefill_kernels, is_one_byte
+from .implementation import IN_ROW, Implementation, has_prefill_kernels, is_one_byte
 from .step_plans import Rows, StepPlans, first
 
 
@@ -41,10 +41,17 @@ def flash_backend():
     return FlashAttentionBackend
 
 
-class BackendBase(AttentionBackend):
-    """The cache, its layouts and its update are as with vLLM's own backend for FlashAttention."""
+def triton_backend():
+    """vLLM's backend that knows how caches are laid out whose scales lie in the rows."""
+    from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
 
-    supported_kv_cache_dtypes = ["auto", "float16", "bfloat16", "fp8", "fp8_e4m3"]
+    return TritonAttentionBackend
+
+
+class BackendBase(AttentionBackend):
+    """The cache, its layouts and its update are as with vLLM's own backend for FlashAttention or, where scales lie in the rows, with Triton's."""
+
+    supported_kv_cache_dtypes = ["auto", "float16", "bfloat16", "fp8", "fp8_e4m3", *IN_ROW]
     forward_includes_kv_cache_update = False
 
     @staticmethod
@@ -102,8 +109,10 @@ class BackendBase(AttentionBackend):
             return f"a KV cache of {kv_cache_dtype} for queries of {dtype} not supported"
         if has_prefill_kernels(head_size, kv_cache_dtype) and not use_mm_prefix:
             return None
-        return flash_backend().supports_combination(head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
-                                                    device_capability)
+        if kv_cache_dtype in IN_ROW and not has_prefill_kernels(head_size, kv_cache_dtype):
+            return f"a KV cache of {kv_cache_dtype} for heads of {head_size} not supported"
+        own = triton_backend() if kv_cache_dtype in IN_ROW else flash_backend()
+        return own.supports_combination(head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability)
 
 
 class BuilderBase(AttentionMetadataBuilder):
@@ -140,6 +149,10 @@ class BuilderBase(AttentionMetadataBuilder):
     @functools.cached_property
     def flash(self):
         """vLLM's own builder, for the rows that leanattn does not compute."""
+        if any(impl.in_row for impl, _ in self._found):
+            from vllm.v1.attention.backends.triton_attn import TritonAttentionMetadataBuilder
+
+            return TritonAttentionMetadataBuilder(self.kv_cache_spec, self.layer_names, self.vllm_config, self.device)
         from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
 
         made = FlashAttentionMetadataBuilder(self.kv_cache_spec, self.layer_names, self.vllm_config, self.device)

@@ -1,4 +1,5 @@
-"""implementation.py -- the attention of a layer in vLLM: the rows that a step's metadata names run on leanattn, and all others on FlashAttention."""
+"""implementation.py -- the attention of a layer in vLLM: the rows that a step's metadata names run on leanattn, and all others on vLLM's own backend for
+the layer's cache: FlashAttention, or Triton's where the scales of tokens lie in the rows."""
 import functools
 
 import leanattn
@@ -14,13 +15,22 @@ from vllm.v1.attention.backend import AttentionImpl, AttentionType
 from .._serving import plans
 
 
+#: vLLM's names of caches whose tokens have a scale for each head, behind the row: ours of the elements, and how many of these a byte has.
+IN_ROW = {"int4_per_token_head": ("int4", 2), "int8_per_token_head": ("int8", 1), "fp8_per_token_head": ("fp8_e4m3", 1)}
+SCALE_BYTES = 4
+
+
 def has_prefill_kernels(head_size, kv_cache_dtype):
-    """Whether the family wgmma_prefill takes such a layer. FlashAttention is faster at prefill than the other families, which are made for decode."""
+    """Whether leanattn takes all query tokens of such a layer: where the family wgmma_prefill has it, or FlashAttention does not. FlashAttention is faster
+    at prefill than the other families, which are made for decode."""
+    if kv_cache_dtype in IN_ROW:
+        return head_size % (64 if kv_cache_dtype.startswith("int4") else 16) == 0 and head_size <= 512
     return current_platform.is_device_capability_family(90) and head_size % 64 == 0 and head_size <= 256 and not is_one_byte(kv_cache_dtype)
 
 
 def is_one_byte(kv_cache_dtype):
-    return kv_cache_dtype is not None and kv_cache_dtype.startswith("fp8")
+    """Whether elements are one byte with scales that vLLM keeps in the layer."""
+    return kv_cache_dtype is not None and kv_cache_dtype.startswith("fp8") and kv_cache_dtype not in IN_ROW
 
 
 class Implementation(AttentionImpl):
@@ -45,7 +55,10 @@ class Implementation(AttentionImpl):
         if self.decodes_here and self._query_heads > plans.LARGEST_GROUP * num_kv_heads:
             raise ValueError(f"{self._query_heads} query heads share {num_kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP} "
                              "for each. Choose another --attention-backend")
-        self._constant = None
+        if self.in_row and not self.prefills_here:
+            raise ValueError(f"leanattn has no kernels for this layer over a cache of {kv_cache_dtype}: it takes decoder layers on one rank of a context, "
+                             "without VLLM_BATCH_INVARIANT. Choose --attention-backend TRITON_ATTN")
+        self._constant = self._views = None
         # FlashAttention wants queries as fp8 beside an fp8 cache, and leanattn as they are. So the layer is told to leave them.
         self.supports_quant_query_input = False
         self._fp8_queries = None
@@ -53,16 +66,19 @@ class Implementation(AttentionImpl):
             by_head = head_size * (num_heads // num_kv_heads)
             self._fp8_queries = {False: QuantFP8(static=True, group_shape=GroupShape.PER_TENSOR),
                                  True: QuantFP8(static=True, group_shape=GroupShape(-1, by_head))}
-        if not self.prefills_here:
+        if self.in_row or not self.prefills_here:
             self.flash  # noqa: B018  (not in a step)
 
     @functools.cached_property
     def flash(self):
-        """vLLM's own implementation, for the rows that leanattn does not compute. A model without such rows never imports it."""
-        from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl
+        """vLLM's own implementation, for the rows that leanattn does not compute. A model without such rows never imports FlashAttention's."""
+        if self.in_row:
+            from vllm.v1.attention.backends.triton_attn import TritonAttentionImpl as Own
+        else:
+            from vllm.v1.attention.backends.flash_attn import FlashAttentionImpl as Own
 
         with set_current_vllm_config(self._vllm_config):
-            made = FlashAttentionImpl(*self._arguments, self.sinks)
+            made = Own(*self._arguments, self.sinks)
         made.alibi_slopes = self.alibi_slopes
         return made
 
@@ -80,20 +96,36 @@ class Implementation(AttentionImpl):
     def _one_byte(self):
         return is_one_byte(self.kv_cache_dtype)
 
+    @property
+    def in_row(self):
+        """Whether the scales of tokens lie in the rows of the cache."""
+        return self.kv_cache_dtype in IN_ROW
+
+    @property
+    def _kv_dtype(self):
+        return IN_ROW[self.kv_cache_dtype][0] if self.in_row else "fp8_e4m3" if self._one_byte else None
+
+    @property
+    def _rotated(self):
+        """Whether vLLM rotates keys and values before it writes them. Then so are queries, and the result."""
+        return self._kv_dtype == "int4"
+
     def options(self, layer):
         """What the kernels of this layer depend on."""
         by_head = self._one_byte and layer._k_scale.numel() > 1
         return plans.Options(
             q_heads=self._query_heads, kv_heads=self.num_kv_heads, head_dim=self.head_size, window=self.window, sink_logits=self.sinks is not None,
-            alibi=self.alibi_slopes is not None, soft_cap=self.soft_cap, kv_dtype="fp8_e4m3" if self._one_byte else None,
-            kv_scale="head" if by_head else "tensor", lse=self._over_ranks)
+            alibi=self.alibi_slopes is not None, soft_cap=self.soft_cap, kv_dtype=self._kv_dtype,
+            kv_scale="in_row" if self.in_row else "head" if by_head else "tensor", lse=self._over_ranks)
 
     def process_weights_after_loading(self, act_dtype):
         super().process_weights_after_loading(act_dtype)
         self._constant = self._constant_arguments()
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
-        if self.attn_type not in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY):
+        if self.in_row:  # vLLM's own way, with the rotation, and as bytes that all of its backends read
+            self.flash.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+        elif self.attn_type not in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY):
             caches = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
             reshape_and_cache_flash(key, value, *caches, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
 
@@ -118,9 +150,10 @@ class Implementation(AttentionImpl):
             query, output = query[:rows.tokens], output[:rows.tokens]
         if self._constant is None:
             self._constant = self._constant_arguments()
-        k_cache, v_cache = kv_cache.split(self.head_size, dim=-1)  # [pages, kv_heads, page_size, 2 * head_size]
-        scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale} if self._one_byte else {}
+        k_cache, v_cache, scales = self._caches(layer, kv_cache)
         result = {"out": output}
+        if self._rotated:
+            query = _rotation()(query.float()).to(query.dtype)
         if self._over_ranks:
             # Each rank computes the query heads of all ranks over its own tokens, and gets the result of its own heads.
             group, result = get_dcp_group(), {"return_lse": True}
@@ -130,6 +163,21 @@ class Implementation(AttentionImpl):
                                **result, **scales, **self._constant)
         if self._over_ranks:
             output.copy_(self.flash.dcp_combine(*made, group, is_lse_base_on_e=True))
+        if self._rotated:
+            output.copy_(_rotation()(output.float(), inverse=True) / _growth(self.head_size))
+
+    def _caches(self, layer, kv_cache):
+        """K and V, [pages, kv_heads, page_size, columns], and the arguments that give their scales."""
+        if not self.in_row:
+            scales = {"k_scale": layer._k_scale, "v_scale": layer._v_scale} if self._one_byte else {}
+            return *kv_cache.split(self.head_size, dim=-1), scales
+        if self._views is None or self._views[0] is not kv_cache:
+            # A row of K, its scale, a row of V, and its scale; in fp32, as are those of the layer.
+            row, words = self.head_size // IN_ROW[self.kv_cache_dtype][1], kv_cache.view(layer._k_scale.dtype)
+            side = row + SCALE_BYTES
+            self._views = (kv_cache, (kv_cache[..., :row], kv_cache[..., side:side + row],
+                                      {"k_scale": words[..., row // SCALE_BYTES], "v_scale": words[..., (side + row) // SCALE_BYTES]}))
+        return self._views[1]
 
     def _flash(self, layer, query, key, value, kv_cache, metadata, output):
         if self._fp8_queries is not None and self.flash.supports_quant_query_input:
@@ -140,13 +188,14 @@ class Implementation(AttentionImpl):
 
     def _constant_arguments(self):
         """The arguments that are the same in every step."""
-        made = {"scale": self.scale, "window": self.window, "soft_cap": self.soft_cap, "batch_invariant": bool(self.batch_invariant_enabled)}
+        scale = self.scale / _growth(self.head_size) if self._rotated else self.scale
+        made = {"scale": scale, "window": self.window, "soft_cap": self.soft_cap, "batch_invariant": bool(self.batch_invariant_enabled)}
         if self.sinks is not None:
             made["sink_logits"] = self._sink_logits()
         if self.alibi_slopes is not None:
             made["alibi_slopes"] = self.alibi_slopes
-        if self._one_byte:
-            made["kv_dtype"] = "fp8_e4m3"
+        if self._kv_dtype is not None:
+            made["kv_dtype"] = self._kv_dtype
         return made
 
     def _sink_logits(self):
@@ -154,6 +203,19 @@ class Implementation(AttentionImpl):
         if self._constant is None:
             return self.sinks.detach().float().contiguous()
         return self._constant["sink_logits"].copy_(self.sinks.detach())
+
+
+@functools.cache
+def _rotation():
+    """What vLLM turns rows by that become four bits: random signs and a Hadamard matrix without a factor."""
+    from vllm.v1.attention.ops.int4_per_token_head import single_rht
+
+    return single_rht
+
+
+def _growth(head_size):
+    """The squared factor by which rotated rows are longer: the size of the matrix, the largest power of two that divides a row."""
+    return head_size & -head_size
 
 
 def _slopes(given):

@@ -3,7 +3,8 @@ its contexts to stand in front; and a kernel for selected tokens that returns no
 from vllm.v1.attention.backend import MultipleOf
 from vllm.v1.attention.backends.utils import get_kv_cache_layout
 
-from .backend import BackendBase, BuilderBase
+from .backend import BackendBase, BuilderBase, triton_backend
+from .implementation import IN_ROW
 from .latent import LatentBackendBase, LatentBuilderBase
 from .selected import SelectedBackendBase, SelectedBuilderBase, SelectedImplementation
 
@@ -23,6 +24,8 @@ class Backend(BackendBase):
     @staticmethod
     def get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str="auto"):
         """K and V of a token are side by side."""
+        if cache_dtype_str in IN_ROW:
+            return triton_backend().get_kv_cache_shape(num_blocks, block_size, num_kv_heads, head_size, cache_dtype_str)
         if block_size % 16 != 0:
             raise ValueError("Block size must be a multiple of 16.")
         return (num_blocks, num_kv_heads, block_size, 2 * head_size)

@@ -4,7 +4,7 @@ from vllm.config.vllm import get_current_vllm_config_or_none
 from vllm.v1.attention.backend import MultipleOf, max_decode_query_len
 
 from .._serving import plans
-from .backend import BackendBase, BuilderBase, flash_backend
+from .backend import BackendBase, BuilderBase, flash_backend, triton_backend
 from .implementation import has_prefill_kernels
 from .latent import LatentBackendBase, LatentBuilderBase
 from .selected import SelectedBackendBase, SelectedImplementation
@@ -33,6 +33,11 @@ class Backend(BackendBase):
     @staticmethod
     def get_builder_cls():
         return Builder
+
+    @classmethod
+    def customize_spec(cls, spec):
+        """What a token takes."""
+        return triton_backend().customize_spec(spec) if spec.kv_quant_mode.is_per_token_head else super().customize_spec(spec)
 
     @classmethod
     def supports_rswa(cls):
