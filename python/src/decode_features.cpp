@@ -60,6 +60,9 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
                                            k_scale_->stride(i)));
       }
     }
+    const bool written = given(objects.k_new);
+    k_.require_rows(written);
+    if (v_) v_->require_rows(written);
     // Scales may lie among the rows, which are then aligned as scales are.
     if (!k_.has_aligned_rows(kVectorBytes) || (v_ && !v_->has_aligned_rows(kVectorBytes)))
       problem_.kv_scale = LEANATTN_SCALE_IN_ROW;

@@ -304,6 +304,21 @@ def test_scales_may_lie_among_the_rows(engine, data_bytes, options):
     assert "r_cp_async" in launch["kernel"]  # scales travel with the rows
 
 
+@pytest.mark.parametrize("data_bytes, options, name", [(HEAD_DIM // 2, {"kv_dtype": "int4"}, "_i4r_app_"), (HEAD_DIM, {"kv_dtype": "fp8_e4m3"}, "_e4m3r_app_"),
+                                                       (HEAD_DIM, {"kv_dtype": "int8"}, "_i8r_app_")])
+def test_new_rows_are_quantised_into_rows_with_their_scales(engine, data_bytes, options, name):
+    new = {name: FakeTensor((BATCH, KV_HEADS, HEAD_DIM)) for name in ("k_new", "v_new")}
+    given = rows_of_vllm(data_bytes)
+    _, launch = decoded(engine, **given, **new, **options)
+    arguments = launch["arguments"]
+    assert name in launch["kernel"] and (arguments["k_new"], arguments["v_new"]) == (new["k_new"].data, new["v_new"].data)
+    assert (arguments["k"], arguments["k_scale"], arguments["v_scale"]) == tuple(given[of].data for of in ("k_cache", "k_scale", "v_scale"))
+    for of in ("k_cache", "v_cache"):  # tokens that share their memory cannot be written
+        shared = FakeTensor(given[of].shape, "uint8", strides=(given[of].strides[0], 0, *given[of].strides[2:]))
+        with pytest.raises((ValueError, leanattn.Error), match="stride"):
+            leanattn.decode(**{**given, of: shared}, **new, **options, engine=engine)
+
+
 def test_four_bit_rows_of_their_own_are_aligned_as_others(engine):
     caches = {name: FakeTensor((BATCH, KV_HEADS, CONTEXT, HEAD_DIM // 2), "uint8") for name in ("k_cache", "v_cache")}
     scale = FakeTensor((BATCH, KV_HEADS, CONTEXT), "fp32")
@@ -314,7 +329,8 @@ def test_four_bit_rows_of_their_own_are_aligned_as_others(engine):
 @pytest.mark.parametrize("changed, named", [
     ({"k_scale": None, "v_scale": None}, "stride"), ({"k_scale": FakeTensor((1,), "fp32"), "v_scale": FakeTensor((1,), "fp32")}, "stride"),
     ({"v_scale": None}, "v_scale"), ({"k_cache": FakeTensor((40, 16, KV_HEADS, HEAD_DIM), "uint8")}, "bytes of a row"),
-    ({"v_cache": FakeTensor((40, 16, KV_HEADS, HEAD_DIM // 2), "uint8", offset=2)}, "multiple of 4 bytes")])
+    ({"v_cache": FakeTensor((40, 16, KV_HEADS, HEAD_DIM // 2), "uint8", offset=2)}, "multiple of 4 bytes"),
+    ({"v_cache": FakeTensor((40, 16, KV_HEADS, HEAD_DIM // 2), "uint8", strides=(4096, 256, 64, 2), offset=4)}, "stride 2 in dimension 3")])
 def test_what_four_bit_rows_need_is_named(engine, changed, named):
     with pytest.raises((ValueError, leanattn.Error), match=named):
         leanattn.decode(**{**rows_of_vllm(HEAD_DIM // 2), **changed}, kv_dtype="int4", engine=engine)
