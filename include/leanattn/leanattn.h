@@ -477,7 +477,8 @@ typedef struct leanattn_decode_args {
   const float* alibi_slopes; /* alibi: [q_heads] */
   const float* sink_logits;  /* sink_logits: [q_heads] */
   const float* k_scale;      /* one-byte kv_format: element * scale is the key; see leanattn_kv_scale. Null: all 1.
-                                LEANATTN_KV_INT4: with zero points, not null */
+                                LEANATTN_KV_INT4: with zero points, not null. append: those of new tokens are written
+                                where each token has its own */
   const float* v_scale;      /* likewise of the value */
   int64_t q_stride_token, o_stride_token; /* q_len > 1: between the query tokens of a request */
   int64_t page_table_stride;              /* between the rows of two requests; 0: max_pages */

@@ -156,8 +156,8 @@ struct DecodeArgs {
   const std::uint32_t* tree_mask = nullptr;  ///< tree: [query tokens]; bit j: it sees the request's query token j
   const float* alibi_slopes = nullptr;       ///< alibi: [q_heads]
   const float* sink_logits = nullptr;        ///< sink_logits: [q_heads]
-  const float* k_scale =
-      nullptr;  ///< one-byte kv_format: element * scale is the key; null: all 1; int4: with zero points
+  const float* k_scale = nullptr;  ///< one-byte kv_format: element * scale is the key; null: all 1; int4: with zero
+                                   ///< points; append: those of new tokens are written where each token has its own
   const float* v_scale = nullptr;  ///< likewise of the value
   /// q_len > 1: elements between the query tokens of a request; 0: dense.
   /// @{

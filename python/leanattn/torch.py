@@ -52,6 +52,8 @@ def _run_with_lse(q, k_cache, v_cache, context_lengths, page_table=None, **optio
 
 
 def _run_append(q, k_cache, v_cache, k_new, v_new, context_lengths, page_table=None, **options):
+    if any(scale is not None and len(scale.shape) == 3 for scale in (options.get("k_scale"), options.get("v_scale"))):
+        raise NotImplementedError("decode_append would write the scales of new tokens, which its schema does not say: call leanattn.decode")
     return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache), k_new=k_new, v_new=v_new, **options)
 
 

@@ -58,3 +58,15 @@ def test_a_captured_launch_serves_any_mix_of_prefill_and_decode(operators, name)
     assert (given["batch"], given["query_tokens"], given["q_offsets"], given["context_lengths"]) == (batch, tokens, offsets.data, lengths.data)
     assert [given["k_new"], given["v_new"]] == [tensor.data for tensor in new] or not new
     fake.destroy_graph(graph)
+
+
+def test_an_operator_writes_nothing_that_its_schema_does_not_say(operators):
+    """New rows of caches with scales of tokens would write these scales, too."""
+    pools, scales = [FastTensor((40, KV_HEADS, 16, HEAD_DIM // 2), "uint8") for _ in range(2)], FastTensor((40, KV_HEADS, 16), "fp32")
+    new, table = [FastTensor((3, KV_HEADS, HEAD_DIM)) for _ in range(2)], FastTensor((3, 9), "int32")
+    given = {"kv_dtype": "int4", "k_scale": scales, "v_scale": scales}
+    assert operators["decode"](FastTensor((3, Q_HEADS, HEAD_DIM)), *pools, FastTensor((3,), "int32"), table, **given).shape == (3, Q_HEADS, HEAD_DIM)
+    before = len(fake.launches())
+    with pytest.raises(NotImplementedError, match="leanattn.decode"):
+        operators["decode_append"](FastTensor((3, Q_HEADS, HEAD_DIM)), *pools, *new, FastTensor((3,), "int32"), table, **given)
+    assert len(fake.launches()) == before
