@@ -38,35 +38,36 @@ def _define(name, tensors, result, run, fake):
     torch.library.register_fake(f"leanattn::{name}", fake, lib=_library)
 
 
-def _out(q, v_cache):
-    return q.new_empty((*q.shape[:-1], v_cache.shape[-1]))
+def _out(q, v_cache, options):
+    columns = v_cache.shape[-1] * (2 if options.get("kv_dtype") == "int4" else 1)  # of which two are a byte
+    return q.new_empty((*q.shape[:-1], columns))
 
 
 def _run(q, k_cache, v_cache, context_lengths, page_table=None, **options):
-    return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache), **options)
+    return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache, options), **options)
 
 
 def _run_with_lse(q, k_cache, v_cache, context_lengths, page_table=None, **options):
     lse = q.new_empty(q.shape[:-1], dtype=torch.float32)
-    return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache), out_lse=lse, **options)
+    return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache, options), out_lse=lse, **options)
 
 
 def _run_append(q, k_cache, v_cache, k_new, v_new, context_lengths, page_table=None, **options):
     if any(scale is not None and len(scale.shape) == 3 for scale in (options.get("k_scale"), options.get("v_scale"))):
         raise NotImplementedError("decode_append would write the scales of new tokens, which its schema does not say: call leanattn.decode")
-    return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache), k_new=k_new, v_new=v_new, **options)
+    return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache, options), k_new=k_new, v_new=v_new, **options)
 
 
 def _fake(q, k_cache, v_cache, context_lengths, page_table=None, **options):
-    return _out(q, v_cache)
+    return _out(q, v_cache, options)
 
 
 def _fake_with_lse(q, k_cache, v_cache, context_lengths, page_table=None, **options):
-    return _out(q, v_cache), q.new_empty(q.shape[:-1], dtype=torch.float32)
+    return _out(q, v_cache, options), q.new_empty(q.shape[:-1], dtype=torch.float32)
 
 
 def _fake_append(q, k_cache, v_cache, k_new, v_new, context_lengths, page_table=None, **options):
-    return _out(q, v_cache)
+    return _out(q, v_cache, options)
 
 
 _define("decode", "Tensor q, Tensor k_cache, Tensor v_cache", "Tensor", _run, _fake)

@@ -62,11 +62,11 @@ def test_a_captured_launch_serves_any_mix_of_prefill_and_decode(operators, name)
 
 def test_an_operator_writes_nothing_that_its_schema_does_not_say(operators):
     """New rows of caches with scales of tokens would write these scales, too."""
-    pools, scales = [FastTensor((40, KV_HEADS, 16, HEAD_DIM // 2), "uint8") for _ in range(2)], FastTensor((40, KV_HEADS, 16), "fp32")
-    new, table = [FastTensor((3, KV_HEADS, HEAD_DIM)) for _ in range(2)], FastTensor((3, 9), "int32")
-    given = {"kv_dtype": "int4", "k_scale": scales, "v_scale": scales}
-    assert operators["decode"](FastTensor((3, Q_HEADS, HEAD_DIM)), *pools, FastTensor((3,), "int32"), table, **given).shape == (3, Q_HEADS, HEAD_DIM)
+    pools, new = [FastTensor((40, KV_HEADS, 16, HEAD_DIM // 2), "uint8") for _ in range(2)], [FastTensor((3, KV_HEADS, HEAD_DIM)) for _ in range(2)]
+    q, lengths, table = FastTensor((3, Q_HEADS, HEAD_DIM)), FastTensor((3,), "int32"), FastTensor((3, 9), "int32")
+    options = {"kv_dtype": "int4", **{name: FastTensor((40, KV_HEADS, 16), "fp32") for name in ("k_scale", "v_scale")}}
+    assert operators["decode"](q, *pools, lengths, table, **options).shape == q.shape  # two columns of V are a byte
     before = len(fake.launches())
     with pytest.raises(NotImplementedError, match="leanattn.decode"):
-        operators["decode_append"](FastTensor((3, Q_HEADS, HEAD_DIM)), *pools, *new, FastTensor((3,), "int32"), table, **given)
+        operators["decode_append"](q, *pools, *new, lengths, table, **options)
     assert len(fake.launches()) == before
