@@ -131,11 +131,11 @@ LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
 }
 
 // How L2 treats what a segment reads. Where requests have their own numbers of query tokens, some have one row block,
-// which alone reads their KV, and others many, for which KV must stay meanwhile.
+// which alone reads their KV, and others many, for which KV should stay meanwhile.
 constexpr bool kSomeReadOnce = kRaggedQ && kRowBlocks > 1 && !kLatent;
 LEAN_DEVICE u64 kv_policy(const Segment& s) {
   if constexpr (kKvReadOnce) return evict_first();
-  return s.query.count * kGroup <= kRows ? evict_first() : evict_last();
+  return s.query.count * kGroup <= kRows ? evict_first() : evict_normal();
 }
 
 // Copies from `token` and `panel` on. How many tokens and panels travel is in the map. outer: the request, or the page.

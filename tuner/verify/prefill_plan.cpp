@@ -227,8 +227,9 @@ std::vector<PlannedCase> prefill_cases(const KernelSpec& spec) {
   for (const char c : kernel_name(spec)) turn = turn * 31 + static_cast<unsigned char>(c);
   for (std::size_t i = 0; i < kLists; ++i)
     cases.push_back(step_of(prefill_lists()[(turn + 5 * i) % prefill_lists().size()].requests, {132}));
-  // The long ones are for kernels of few rows, whose oracle is fast.
-  const bool plain = features == Features{.page_size = features.page_size, .q_len = features.q_len, .ragged_q = true};
+  // The long ones are for kernels of few rows, whose oracle is fast, and usual steps.
+  const bool plain = features == Features{.page_size = features.page_size, .q_len = features.q_len, .ragged_q = true} &&
+                     layout_of(spec).step_tokens % 64 == 0;
   if (plain && spec.load == LoadPath::tensor && spec.group <= 4) {
     for (std::size_t i = 0; i < long_prefill_lists().size(); ++i) {
       const bool first = features.page_size == 0 || features.page_size == 16;

@@ -60,7 +60,7 @@ TEST(KvPolicy, PrefillKeepsWhatOtherRowBlocksRead) {
         ++found;
       return found;
     };
-    return std::pair(count("? evict_first() : evict_last();"), count("return evict_first();"));
+    return std::pair(count("? evict_first() : evict_normal();"), count("return evict_first();"));
   };
   EXPECT_EQ(policies_of(8), std::pair(1, 0));
   // The walk of requests with few query tokens reads all KV once, although requests may share pages.
