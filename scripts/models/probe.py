@@ -63,9 +63,21 @@ class Mask(torch.Tensor):
     def __torch_function__(cls, function, types, args=(), kwargs=None):
         result = super().__torch_function__(function, types, args, kwargs or {})
         within = [b for a in args for b in (a if isinstance(a, (tuple, list)) else (a,))]
-        told = next((a.told for a in within if isinstance(a, Mask) and hasattr(a, "told")), None)
-        if isinstance(result, Mask) and told is not None:
-            result.told = told
+        told = [a.told for a in within if isinstance(a, Mask) and hasattr(a, "told")]
+        if isinstance(result, Mask) and told:
+            result.told = {key: max(one[key] for one in told) for key in told[0]}
+        return result
+
+
+class Triangles(TorchFunctionMode):
+    """Makes masks of triangles, of which some models make their own."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        if getattr(function, "__name__", "") == "tril":
+            result = result.as_subclass(Mask)
+            beyond = max(0, -(args[1] if len(args) > 1 else (kwargs or {}).get("diagonal", 0)))  # a triangle that is cut out leaves a window
+            result.told = {"causal": True, "window": beyond, "chunk": 0, "prompt_window": False}
         return result
 
 
@@ -194,6 +206,7 @@ class Watch(TorchFunctionMode):
         if name in ("zeros", "empty", "new_zeros", "new_empty"):
             result.blank = True
         if name in ("matmul", "__matmul__", "bmm", "baddbmm", "einsum"):
+            result = result.as_subclass(torch.Tensor)  # what masked scores are multiplied with is no mask
             operands = [a for a in args if isinstance(a, torch.Tensor)][-2:]
             if name == "baddbmm":
                 operands = [kwargs.get("batch1", operands[0]), kwargs.get("batch2", operands[-1])]
@@ -223,7 +236,9 @@ class Watch(TorchFunctionMode):
         if result.shape[-1] != result.shape[-2]:
             return  # cross-attention
         heads = result.shape[1] if result.dim() == 4 else result.shape[0]
-        self.note(self.module(), q=heads, kv=heads, dim=q.shape[-1], v=value.shape[-1], position_bias=biased, watched=True)
+        told = getattr(result, "told", {})
+        self.note(self.module(), q=heads, kv=heads, dim=q.shape[-1], v=value.shape[-1], window=told.get("window", 0),
+                  chunk=told.get("chunk", 0), position_bias=biased, watched=True)
 
 
 def leave(watch):
@@ -295,7 +310,7 @@ def classes_beside(config):
 def build(model_class, config):
     ALL_ATTENTION_FUNCTIONS.register("probe", mask)  # the name must be known; watching() registers the function
     ALL_MASK_ATTENTION_FUNCTIONS.register("probe", mask)
-    with torch.device("meta"), warnings.catch_warnings():
+    with torch.device("meta"), Triangles(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module_config in configs_within(config):
             module_config._experts_implementation_internal = "batched_mm"
