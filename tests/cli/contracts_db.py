@@ -2,12 +2,14 @@
 """What `db` promises, and what every command does with a database that is damaged, foreign or missing."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import resource
 import sqlite3
 import stat
+import struct
 import subprocess
 
 import contract
@@ -115,6 +117,33 @@ class Database(Contract):
         self.assertRegex(json.loads(said.stdout)["not_kept"], r"cubin\.db")
         self.assertRegex(said.stderr, r"error: not every kernel that was compiled is kept: .*cubin\.db")
         self.assertNotIn("cubins are in", said.stderr)
+
+    def say_that_it_spills(self):
+        """Gives the one kernel of cubin.db the log of a compiler that spills its registers."""
+        with contextlib.closing(sqlite3.connect(self.cache / "cubin.db")) as db, db:
+            (key, kept), = db.execute("SELECT key, metadata FROM cubins")
+            log = kept.replace(" 0 bytes spill stores", " 4096 bytes spill stores")
+            self.assertNotEqual(log, kept)
+            cubin = b"whatever"
+            # A frame of Zstandard with one block that is not compressed.
+            frame = bytes.fromhex("28b52ffd20") + bytes([len(cubin)]) + (8 * len(cubin) + 1).to_bytes(3, "little") + cubin
+            texts = [text if isinstance(text, bytes) else text.encode() for text in ("leanattn cubin 1", key, log, cubin)]
+            digest = hashlib.sha256(b"".join(struct.pack("<q", len(text)) + text for text in texts)).digest()
+            db.execute("UPDATE cubins SET metadata = ?, digest = ?, cubin_bytes = ?, stored_bytes = ?", (log, digest, len(cubin), len(frame)))
+            db.execute("UPDATE cubin_data SET data = ?", (frame,))
+
+    def test_prewarm_goes_on_where_a_kernel_is_rejected_and_says_which(self):
+        prewarm = lambda: json.loads(self.expect(0, "prewarm", "--json", *self.KERNEL).stdout)
+        first = prewarm()
+        self.assertEqual((len(first["kernels"]), first["rejected"]), (1, []))
+        self.say_that_it_spills()
+        second = prewarm()
+        (rejected,), (kernel,) = second["rejected"], second["kernels"]
+        self.assertEqual(rejected["kernel"], first["kernels"][0]["kernel"])
+        self.assertIn("spills registers", rejected["reason"])
+        self.assertNotEqual(kernel["kernel"], rejected["kernel"])
+        self.assertFalse(kernel["from_cache"])
+        self.assertIn(f"An engine here passes {rejected['kernel']} over: ", self.expect(0, "prewarm", *self.KERNEL).stdout)
 
     def test_a_full_disk_is_no_usage_error(self):
         for arguments in (["emit", *SHAPE, *OFFLINE], ["explain", *SHAPE]):
