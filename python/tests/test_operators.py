@@ -70,3 +70,14 @@ def test_an_operator_writes_nothing_that_its_schema_does_not_say(operators):
     with pytest.raises(NotImplementedError, match="leanattn.decode"):
         operators["decode_append"](q, *pools, *new, lengths, table, **options)
     assert len(fake.launches()) == before
+
+
+@pytest.mark.parametrize("name", ["decode", "decode_with_lse", "decode_append"])
+def test_an_empty_batch_has_empty_results_and_no_launch(operators, name):
+    q, caches = FastTensor((0, Q_HEADS, HEAD_DIM)), [FastTensor((0, KV_HEADS, 256, HEAD_DIM)) for _ in range(2)]
+    new = [FastTensor((0, KV_HEADS, HEAD_DIM)) for _ in range(2)] if name == "decode_append" else []
+    before = len(fake.launches())
+    made = operators[name](q, *caches, *new, FastTensor((0,), "int32"))
+    o, lse = made if name == "decode_with_lse" else (made, None)
+    assert o.shape == q.shape and (lse is None or lse.shape == (0, Q_HEADS))
+    assert len(fake.launches()) == before

@@ -87,7 +87,10 @@ class Database(Contract):
         self.assertEqual(found(self.as_another(0, "prewarm", "--json", *self.KERNEL, **site)), [True])
         self.assertEqual(self.as_another(0, "db", "path").stdout.strip(), str(self.cache))
         self.assertEqual(json.loads(self.as_another(0, "db", "stats", "--json").stdout)["winners"], 1)
-        for arguments in (["db", "check"], ["report"], ["lookup", *SHAPE, *OFFLINE, "--require", "exact"]):
+        (self.root / "open").mkdir()
+        (self.root / "open").chmod(0o777)
+        for arguments in (["db", "check"], ["report"], ["lookup", *SHAPE, *OFFLINE, "--require", "exact"],
+                          ["db", "export", str(self.root / "open/copy.db")]):
             self.assertEqual(self.as_another(0, *arguments).stderr, "")
         for arguments in (["db", "rebuild"], ["db", "gc"], ["db", "import", "x"], ["tune", *SHAPE, *OFFLINE]):
             self.as_another(6, *arguments, says="belongs to another user")
@@ -153,6 +156,9 @@ class Database(Contract):
                 self.assertFalse((self.root / "out.txt").exists())
         self.expect(2, "emit", *SHAPE, *OFFLINE, "--out", str(self.root), says="cannot be written")
         self.make_database()
+        problem, configs = self.winners()
+        self.add_winner(self.cache / "tuning.db", problem, configs[0], 10.5)
+        self.assertRegex(self.on_full_disk(1, "report", "--out", "report.html").stderr, "--out .*report.html: cannot be written")
         said = self.on_full_disk(6, "db", "export", "copy.db", room=8192)
         self.assertRegex(said.stderr, r"error: cannot write .*/copy\.db: ")
         self.assertNotIn("tuning.db", said.stderr)
