@@ -12,6 +12,7 @@ and must be refused without.
 """
 
 import collections
+import copy
 import dataclasses
 import json
 import logging
@@ -23,7 +24,6 @@ import warnings
 from pathlib import Path
 
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 
 import witness
 from derive import BY_HAND, decoder_within, slow, text_types
@@ -45,8 +45,9 @@ def decoder_of(config):
     while (inner := decoder_within(config)) is not None and isinstance(getattr(config, inner[0], None), transformers.PreTrainedConfig):
         config = getattr(config, inner[0])
     shared = getattr(config, "num_kv_shared_layers", None)
-    if shared and shared == config.num_hidden_layers:
-        config.num_kv_shared_layers = 0  # all layers read the cache of another model
+    if shared and shared == config.num_hidden_layers:  # all layers read the cache of another model
+        config = copy.deepcopy(config)
+        config.num_kv_shared_layers = 0
     return config
 
 
@@ -108,7 +109,7 @@ def text_of(config):
     with tempfile.TemporaryDirectory() as directory:
         try:
             config.save_pretrained(directory)
-        except (ValueError, StrictDataclassError):  # a part has a default of a type that is not there, or defaults contradict each other
+        except ValueError:  # a part has a default of a type that is not there
             return config.to_json_string(use_diff=False)
         return (Path(directory) / "config.json").read_text()
 

@@ -415,13 +415,14 @@ def layers_of(config):
         except Exception as error:  # whatever stops a model is a reason to try another class
             failures.append(f"{model_class.__name__}: {type(error).__name__}: {str(error)[:200]}")
             continue
-        for attempt in ("usual", "without a cache", "embedded", "without experts"):
-            try:
-                if attempt == "without experts":
-                    leave_out_experts(model)
-                return run(model, config, attempt == "usual", attempt == "embedded"), model_class
-            except Exception as error:
-                failures.append(f"{model_class.__name__}: {type(error).__name__}: {str(error)[:200]}")
+        for attempt in ("usual", "embedded", "without experts"):
+            if attempt == "without experts":
+                leave_out_experts(model)
+            for use_cache in (True, False):
+                try:
+                    return run(model, config, use_cache, attempt == "embedded"), model_class
+                except Exception as error:
+                    failures.append(f"{model_class.__name__}: {type(error).__name__}: {str(error)[:200]}")
         calls = declared(model)
         if calls:
             return calls, model_class
