@@ -131,8 +131,8 @@ class Watch(TorchFunctionMode):
 
     def __init__(self):
         super().__init__()
-        self.calls = []  # (module, Layer)
-        self.cached = {}  # of a layer's index, the shapes of keys and values
+        self.calls = []  # (module, Layer, what the module has put into the cache)
+        self.cached = {}  # of a module, the shapes of keys and values, and the place in the cache that they went to
         self.product = None  # operands of the last product, which may be that of Q and K
         self.biased = False  # something that differs between heads was added to it
         self.open = None
@@ -181,7 +181,7 @@ class Watch(TorchFunctionMode):
         if fields["position_bias"] and any("alibi" in n for n in vars(sys.modules[type(module).__module__])):
             fields.update(alibi=True, position_bias=False)
         self.calls.append((module, Layer(**fields, rank=rank, rope=number(module, "qk_rope_head_dim") if rank else 0,
-                                         selected=selected)))
+                                         selected=selected), self.cached.get(id(module))))
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -353,18 +353,19 @@ def run(model, config, use_cache=True, embedded=False):
         model(**inputs)
     names = {id(module): name for name, module in model.named_modules()}
     calls = []
-    for module, layer in watch.calls:
+    for module, layer, kept in watch.calls:
         name = names.get(id(module), "")
         if config.is_encoder_decoder and "encoder" in name.split("."):
             continue
         if layer.watched and not config.is_encoder_decoder and getattr(config, "is_decoder", True) is False:
             layer = dataclasses.replace(layer, causal=False)
-        if id(module) in watch.cached:  # what is kept is what the kernels read, before heads are repeated
-            keys, values, _ = watch.cached[id(module)]
+        numbers = tuple(int(part) for part in name.split(".") if part.isdigit())
+        if kept:  # what is kept is what the kernels read, before heads are repeated; a layer may run several times and keep all
+            keys, _, place = kept
+            numbers = (place, *numbers[1:])
             layer = dataclasses.replace(layer, causal=True)
             if len(keys) == 4 and layer.q % keys[1] == 0 and keys[3] == layer.dim:
                 layer = dataclasses.replace(layer, kv=keys[1])
-        numbers = tuple(int(part) for part in name.split(".") if part.isdigit())
         calls.append((numbers or (len(calls),), layer))
     if not all(layer.watched for _, layer in calls):  # a softmax elsewhere is none of attention
         calls = [(numbers, layer) for numbers, layer in calls if not layer.watched]

@@ -282,6 +282,19 @@ TEST(ModelConfig, EveryKindOfLayerIsFound) {
           // KV heads and a window that are not in the file
           {R"({"model_type":"mistral","hidden_size":4096,"num_attention_heads":32,"num_hidden_layers":1})",
            Texts{"32/8x128 w4096 (1)"}},
+          // KV heads before a model copies them for its query heads
+          {R"({"model_type":"jetmoe","num_key_value_heads":16,"num_experts_per_tok":4,"kv_channels":128,"num_hidden_layers":12})",
+           Texts{"64/16x128 (12)"}},
+          // a window that the class computes where a file leaves it out
+          {R"({"model_type":"modernbert-decoder","num_attention_heads":12,"hidden_size":768,"num_hidden_layers":2})",
+           Texts{"12/12x64 (1)", "12/12x64 w64 (1)"}},
+          {R"({"model_type":"modernbert-decoder","num_attention_heads":12,"hidden_size":768,"num_hidden_layers":2,"sliding_window":32})",
+           Texts{"12/12x64 (1)", "12/12x64 w32 (1)"}},
+          // layers that run several times, and keep what they see each time; saved files have the number of times
+          {R"({"model_type":"hrm_text","num_hidden_layers":4,"H_cycles":2,"L_cycles":3})",
+           Texts{"12/12x128 (32)"}},
+          {R"({"model_type":"hrm_text","num_hidden_layers":32,"num_layers_per_stack":4,"H_cycles":2,"L_cycles":3})",
+           Texts{"12/12x128 (32)"}},
           // ALiBi that no field tells of
           {R"({"model_type":"bloom","n_embed":14336,"n_layer":70,"num_attention_heads":112})",
            Texts{"112/112x128 alibi (70)"}},
