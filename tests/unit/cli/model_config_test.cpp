@@ -291,8 +291,7 @@ TEST(ModelConfig, EveryKindOfLayerIsFound) {
           {R"({"model_type":"modernbert-decoder","num_attention_heads":12,"hidden_size":768,"num_hidden_layers":2,"sliding_window":32})",
            Texts{"12/12x64 (1)", "12/12x64 w32 (1)"}},
           // layers that run several times, and keep what they see each time; saved files have the number of times
-          {R"({"model_type":"hrm_text","num_hidden_layers":4,"H_cycles":2,"L_cycles":3})",
-           Texts{"12/12x128 (32)"}},
+          {R"({"model_type":"hrm_text","num_hidden_layers":4,"H_cycles":2,"L_cycles":3})", Texts{"12/12x128 (32)"}},
           {R"({"model_type":"hrm_text","num_hidden_layers":32,"num_layers_per_stack":4,"H_cycles":2,"L_cycles":3})",
            Texts{"12/12x128 (32)"}},
           // ALiBi that no field tells of
