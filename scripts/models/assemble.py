@@ -146,8 +146,6 @@ def assemble(cache, target):
     for name, additions in BY_HAND["additions"].items():
         if name not in types:
             continue
-        for kind in additions.pop("drop", ()):
-            types[name]["kinds"].pop(kind, None)
         for key, value in additions.items():
             if key == "kinds":
                 for kind, roles in value.items():
