@@ -136,12 +136,6 @@ LEAN_DEVICE u64 evict_first() {
   return policy;
 }
 
-LEAN_DEVICE u64 evict_normal() {
-  u64 policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 // A policy for stores to the workspace. Their lines leave L2 last, so that the next launch still finds them (PTX ISA,
 // "createpolicy").
 LEAN_DEVICE u64 evict_last() {

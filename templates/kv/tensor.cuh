@@ -130,22 +130,29 @@ LEAN_DEVICE void prefetch_map(const LeanTensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// How L2 treats what a segment reads. Where requests have their own numbers of query tokens, some have one row block,
-// which alone reads their KV, and others many, for which KV should stay meanwhile.
+// Where requests have their own numbers of query tokens, some have one row block, which alone reads their KV, and
+// others many, for which KV should stay in L2 meanwhile. The latter travels without a hint: that of the normal priority
+// makes copies slower.
 constexpr bool kSomeReadOnce = kRaggedQ && kRowBlocks > 1 && !kLatent;
-LEAN_DEVICE u64 kv_policy(const Segment& s) {
-  if constexpr (kKvReadOnce) return evict_first();
-  return s.query.count * kGroup <= kRows ? evict_first() : evict_normal();
-}
 
 // Copies from `token` and `panel` on. How many tokens and panels travel is in the map. outer: the request, or the page.
 LEAN_DEVICE void copy_box(u32 destination, const LeanTensorMap& map, int token, int panel, const Segment& s, int outer,
                           u32 barrier) {
-  if constexpr (kKvReadOnce || kSomeReadOnce) {
+  if constexpr (kKvReadOnce) {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
         "{%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(destination),
-        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(s.kv_head), "r"(outer), "r"(barrier), "l"(kv_policy(s))
+        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(s.kv_head), "r"(outer), "r"(barrier), "l"(evict_first())
+        : "memory");
+  } else if constexpr (kSomeReadOnce) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %9, 0;\n"
+        "@p cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+        "{%2, %3, %4, %5, %6}], [%7], %8;\n"
+        "@!p cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+        "%5, %6}], [%7]; }" ::"r"(destination),
+        "l"(&map), "r"(0), "r"(token), "r"(panel), "r"(s.kv_head), "r"(outer), "r"(barrier), "l"(evict_first()),
+        "r"((u32)(s.query.count * kGroup <= kRows))
         : "memory");
   } else {
     asm volatile(

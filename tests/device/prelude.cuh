@@ -9,5 +9,4 @@ namespace of_gpu {
 #include "templates/prelude.cuh"
 }  // namespace of_gpu
 using of_gpu::kFullMask, of_gpu::kNegInf, of_gpu::kKvReadOnce, of_gpu::reference_of, of_gpu::sync_workers,
-    of_gpu::sync_walkers, of_gpu::low_halves, of_gpu::high_halves, of_gpu::word, of_gpu::evict_first,
-    of_gpu::evict_normal;
+    of_gpu::sync_walkers, of_gpu::low_halves, of_gpu::high_halves, of_gpu::word, of_gpu::evict_first;

@@ -304,9 +304,7 @@ void select_prefetch(Decoder& d) {
   d.emit(run_nothing, {}, {});
 }
 void select_policy(Decoder& d) {
-  while (
-      !d.take_any({"fractional", "L2::evict_first", "L2::evict_last", "L2::evict_normal", "L2::evict_unchanged", "b64"})
-           .empty())
+  while (!d.take_any({"fractional", "L2::evict_first", "L2::evict_last", "L2::evict_unchanged", "b64"}).empty())
     continue;
   d.emit([](Warp&, const Instruction&) {}, {d.destination(0, Type::b64)}, {});
 }

@@ -3,9 +3,9 @@
 // (kv_policy, templates/kv/tensor.cuh). Needs no GPU.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/nvrtc.hpp"
@@ -49,8 +49,8 @@ TEST(KvPolicy, PrefillKeepsWhatOtherRowBlocksRead) {
   problem.features = {.page_size = 16, .q_len = 1024, .ragged_q = true};
   KernelSpec spec = base_spec({9, 0, true}, problem);
   spec.load = LoadPath::tensor, spec.tile = 64, spec.warp_tokens = 16, spec.stages = 3, spec.ctas_per_sm = 1;
-  // How many copies with a policy that depends on the request there are, and policies of one kind for all requests.
-  const auto policies_of = [&](int warps) {
+  // How many kinds of copies have a hint and how many have none, and how many choose by the request.
+  const auto copies_of = [&](int warps) {
     spec.warps = warps;
     const auto kernel = emit(spec);
     EXPECT_TRUE(kernel) << kernel.error().message;
@@ -60,11 +60,12 @@ TEST(KvPolicy, PrefillKeepsWhatOtherRowBlocksRead) {
         ++found;
       return found;
     };
-    return std::pair(count("? evict_first() : evict_normal();"), count("return evict_first();"));
+    return std::array{count("complete_tx::bytes.L2::cache_hint [%0]"), count("complete_tx::bytes [%0]"),
+                      count("@!p cp.async.bulk.tensor")};
   };
-  EXPECT_EQ(policies_of(8), std::pair(1, 0));
+  EXPECT_EQ(copies_of(8), (std::array{1, 1, 1}));
   // The walk of requests with few query tokens reads all KV once, although requests may share pages.
-  EXPECT_EQ(policies_of(12), std::pair(1, 1));
+  EXPECT_EQ(copies_of(12), (std::array{2, 1, 1}));
 }
 
 }  // namespace
