@@ -20,6 +20,7 @@
 #include "runtime/lookup/specs.hpp"
 #include "tests/temporary_directory.hpp"
 #include "tests/thoroughness.hpp"
+#include "tuner/evaluate/bench.hpp"
 #include "tuner/verify/compile_queue.hpp"
 #include "tuner/verify/planned_run.hpp"
 #include "tuner/verify/run_plan.hpp"
@@ -259,6 +260,39 @@ TEST(EmulatedKernels, AFewOfVerifysAreRight) {
       }
     }
   }
+}
+
+/// A step of prefill and decode, with one walk and with two. Its times are the emulator's and say nothing.
+TEST(EmulatedBench, GivenConfigurationsAreCheckedAndTimed) {
+  const DecodeProblem problem{.q_heads = 4,
+                              .kv_heads = 1,
+                              .head_dim = 64,
+                              .layout = KvLayout::strided,
+                              .features = {.page_size = 16, .q_len = 1024, .ragged_q = true}};
+  BenchOptions options;
+  options.policy = L2Policy::warm, options.rounds = 1, options.modes = {"read"};
+  options.requests = {.context_lengths = {300, 77, 200}, .query_tokens = {200, 1, 1}};
+  KernelSpec one_walk;  // of another problem: its tunables count
+  one_walk.load = LoadPath::tensor, one_walk.warps = 8, one_walk.warp_tokens = 32, one_walk.tile = 128;
+  one_walk.stages = 3, one_walk.ctas_per_sm = 1;
+  KernelSpec two_walks = one_walk;
+  two_walks.warps = 12, two_walks.warp_tokens = 16, two_walks.tile = 64;
+  options.configs = {{.spec = one_walk, .grid = 5}, {.spec = two_walks, .grid = 3}};
+  const Shape shape = shape_of(problem, {options.requests.context_lengths, options.requests.query_tokens});
+  const auto report = bench(problem, shape, options, {}, nullptr, nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  ASSERT_EQ(report->lines.size(), 3u);
+  EXPECT_EQ(report->lines[0].mode, "given");
+  EXPECT_EQ(report->lines[0].config.grid, 5);
+  EXPECT_EQ(report->lines[1].config.spec.warps, 12);
+  EXPECT_EQ(report->lines[1].config.spec.head_dim, 64);
+  EXPECT_GT(report->lines[1].median_us, 0);
+  EXPECT_EQ(report->lines[2].mode, "read");
+
+  options.configs[0].spec.load = LoadPath::vector;  // which has no kernel for so many query tokens
+  const auto refused = bench(problem, shape, options, {}, nullptr, nullptr);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unsupported) << refused.error().message;
 }
 
 }  // namespace
