@@ -289,6 +289,10 @@ TEST(EmulatedBench, GivenConfigurationsAreCheckedAndTimed) {
   EXPECT_GT(report->lines[1].median_us, 0);
   EXPECT_EQ(report->lines[2].mode, "read");
 
+  options.configs[0].spec.fixup = FixUp::wait, options.configs[0].grid = 1000000;
+  const auto waits = bench(problem, shape, options, {}, nullptr, nullptr);
+  ASSERT_FALSE(waits);
+  EXPECT_NE(waits.error().message.find("1000000 CTAs with fix-up wait"), std::string::npos) << waits.error().message;
   options.configs[0].spec.load = LoadPath::vector;  // which has no kernel for so many query tokens
   const auto refused = bench(problem, shape, options, {}, nullptr, nullptr);
   ASSERT_FALSE(refused);

@@ -79,7 +79,12 @@ Result<std::vector<Entrant>> given_entrants(const DecodeStep& step, const BenchO
     const Result<KernelSpec> spec = with_tunables_of(base_spec(step.device.arch, step.problem), config.spec);
     if (!spec) return tl::unexpected(spec.error());
     config.spec = *spec;
-    if (auto compiled = backend.compile(config.spec); !compiled) return tl::unexpected(compiled.error());
+    const Result<CompiledSpec> compiled = backend.compile(config.spec);
+    if (!compiled) return tl::unexpected(compiled.error());
+    if (const std::int64_t held = std::int64_t{compiled->resident} * step.device.sm_count;
+        config.spec.fixup == FixUp::wait && config.grid > held)
+      return fail(ErrorCode::unsupported, fmt::format("a grid of {} CTAs with fix-up wait", config.grid),
+                  fmt::format("Its CTAs wait for each other, and the GPU holds {} at once.", held));
     if (auto ok = require_correct(backend, config); !ok) return tl::unexpected(ok.error());
     entrants.push_back({"given", config, "given"});
   }
