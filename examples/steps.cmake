@@ -37,9 +37,10 @@ function(check_shared_library folder)
 endfunction()
 
 # check_install_tree(<prefix>): builds examples/find_package and, with what pkg-config says, examples/choose.c against it, and runs both.
-# SOURCE, WORK, CC, CXX and LIBDIR as in the scripts.
+# SOURCE, WORK, GENERATOR, CC, CXX and LIBDIR as in the scripts.
 function(check_install_tree prefix)
-  step("${CMAKE_COMMAND}" -S "${SOURCE}/find_package" -B "${WORK}/installed" "-DCMAKE_PREFIX_PATH=${prefix}" "-DCMAKE_CXX_COMPILER=${CXX}")
+  step("${CMAKE_COMMAND}" -G "${GENERATOR}" -S "${SOURCE}/find_package" -B "${WORK}/installed" "-DCMAKE_PREFIX_PATH=${prefix}"
+       "-DCMAKE_CXX_COMPILER=${CXX}")
   step("${CMAKE_COMMAND}" --build "${WORK}/installed")
   step("${WORK}/installed/plan")
   find_program(pkg_config NAMES pkg-config pkgconf)

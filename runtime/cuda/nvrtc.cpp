@@ -59,14 +59,6 @@ FurtherDirectories& further_directories() {
   return further;
 }
 
-/// NVRTC 13.0 looks for its built-in functions only where the loader does, and not beside itself as all other versions
-/// do. What was loaded from there before is found by its name.
-void load_builtins(const NvrtcApi& api) {
-  const auto name = fmt::format("libnvrtc-builtins.so.{}.{}", api.major, api.minor);
-  const std::string file = std::filesystem::path(api.path).replace_filename(name).string();
-  DynamicLibrary::open_first({&file, 1}, nullptr);
-}
-
 /// The table of an opened library. Errors: nvrtc_missing, when it is no NVRTC that kernels can be compiled with.
 Result<NvrtcApi> describe(const DynamicLibrary& library) {
   NvrtcApi api;
@@ -98,7 +90,7 @@ Result<NvrtcApi> describe(const DynamicLibrary& library) {
     return fail(ErrorCode::nvrtc_missing,
                 fmt::format("{} does not answer: {}", library.name(), api.nvrtcGetErrorString(status)), failure_hint());
   std::sort(api.compute_capabilities.begin(), api.compute_capabilities.end());
-  load_builtins(api);
+  load_nvrtc_builtins(api.path, api.major, api.minor);
   return api;
 }
 
@@ -206,6 +198,12 @@ void look_for_nvrtc_in(std::vector<std::filesystem::path> directories) {
 std::filesystem::path site_packages_of(const std::filesystem::path& own_directory) {
   const auto parent = own_directory.parent_path();
   return own_directory.filename() == "bin" && parent.filename() == "leanattn" ? parent.parent_path() : parent;
+}
+
+void load_nvrtc_builtins(const std::filesystem::path& library, int major, int minor) {
+  const auto name = fmt::format("libnvrtc-builtins.so.{}.{}", major, minor);
+  const std::string file = std::filesystem::path(library).replace_filename(name).string();
+  DynamicLibrary::open_first({&file, 1}, nullptr);
 }
 
 std::vector<std::string> nvrtc_candidates(const std::filesystem::path& site_packages) {

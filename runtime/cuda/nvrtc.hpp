@@ -62,6 +62,10 @@ std::filesystem::path site_packages_of(const std::filesystem::path& own_director
 std::vector<std::string> nvrtc_candidates(
     const std::filesystem::path& site_packages = site_packages_of(own_directory()));
 
+/// Loads the built-in functions beside the NVRTC of this file. NVRTC 13.0 looks for them only where the loader does,
+/// and not beside itself as all other versions do. What was loaded from there before is found by its name.
+void load_nvrtc_builtins(const std::filesystem::path& library, int major, int minor);
+
 /// Checks that this NVRTC can make cubins for `arch`. Errors: unsupported, naming its file.
 Result<void> check_arch(const NvrtcApi& api, Arch arch);
 

@@ -37,6 +37,10 @@ inline const NvrtcBehind& nvrtc_behind() {
     LEANATTN_RESOLVE(nvrtcGetPTXSize)
     LEANATTN_RESOLVE(nvrtcGetPTX)
 #undef LEANATTN_RESOLVE
+    if (int major = 0, minor = 0;
+        behind.nvrtcVersion != nullptr && behind.nvrtcVersion(&major, &minor) == NVRTC_SUCCESS)
+      leanattn::load_nvrtc_builtins(DynamicLibrary::path_of(reinterpret_cast<const void*>(behind.nvrtcVersion)), major,
+                                    minor);
     return behind;
   }());
   return opened;
