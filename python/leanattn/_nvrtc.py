@@ -15,14 +15,15 @@ _FOLDERS = ("nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib")
 def directories() -> list[str]:
     """The directories that have NVRTC, in the order in which they are to be tried: as Python looks for packages, then the environment's own.
 
-    Only directories of installed packages count, and the one of PyTorch; so nothing is loaded from a current directory.
+    Only directories of installed packages count, and the one of PyTorch; so nothing is loaded from a current directory. What this user cannot
+    look into has none.
     """
     sites = [pathlib.Path(entry) for entry in sys.path if pathlib.Path(entry).name in ("site-packages", "dist-packages")]
     torch = importlib.machinery.PathFinder.find_spec("torch", [entry for entry in sys.path if os.path.isabs(entry)])
     if torch is not None and torch.origin:
         sites.append(pathlib.Path(torch.origin).parents[1])
     found = [site / folder for site in sites for folder in _FOLDERS] + [pathlib.Path(sys.prefix) / "lib"]
-    return list(dict.fromkeys(str(folder) for folder in found if any((folder / name).is_file() for name in NAMES)))
+    return list(dict.fromkeys(str(folder) for folder in found if any(os.path.isfile(folder / name) for name in NAMES)))
 
 
 def environment() -> dict[str, str]:

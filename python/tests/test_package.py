@@ -257,7 +257,9 @@ def test_nvrtc_is_looked_for_among_installed_packages_then_beside_torch_then_in_
     (tmp_path / "t/torch/__init__.py").touch()
     (tmp_path / "c/site-packages/nvidia/cu13/lib").mkdir(parents=True)  # without a library
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", *(str(tmp_path / entry) for entry in ("other", "c/site-packages", "a/site-packages", "b/dist-packages", "t"))])
+    unreadable = "x" * 300 + "/site-packages"  # what cannot be looked into, also by root
+    monkeypatch.setattr(sys, "path", ["", *(str(tmp_path / entry) for entry in (unreadable, "other", "c/site-packages", "a/site-packages",
+                                                                               "b/dist-packages", "t"))])
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     for name in ("LEANATTN_NVRTC_LIB", "LEANATTN_NVRTC_DIR"):
         monkeypatch.delenv(name, raising=False)

@@ -202,10 +202,11 @@ def test_engines_of_other_users_read_a_cache_that_root_made():
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     program = ("import os, sys, _fake_gpu, leanattn\n"
-               "leanattn.Engine(disk_cache=False)\n"  # imports what another user might not be able to
+               "problem = leanattn.Problem(q_heads=8, kv_heads=2, head_dim=64)\n"
+               "leanattn.Engine(disk_cache=False).plan(problem)\n"  # imports and loads what another user might not be able to
                "if sys.argv[2] == 'other': os.setgroups([]), os.setgid(65534), os.setuid(65534)\n"
                "engine = leanattn.Engine(cache_dir=sys.argv[1])\n"
-               "plan = engine.plan(leanattn.Problem(q_heads=8, kv_heads=2, head_dim=64))\n"
+               "plan = engine.plan(problem)\n"
                "print(plan.compile_ms > 0, engine.warnings)")
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
