@@ -83,6 +83,8 @@ void add_constants_of_features(KernelSource& source) {
   if (has_one_byte_elements(features) && layout.converts_rows) source.define("LEAN_SCALES");
   if (stages_scales(features)) source.define("LEAN_STAGED_SCALES");
   if (has_nibbles(features)) source.define("LEAN_NIBBLES");
+  if (layout.copies_row_boxes) source.define("LEAN_ROW_BOXES");
+  if (layout.heads_in_step) source.define("LEAN_HEADS_IN_STEP");
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");
   if (features.window > 0 && features.q_len > 1 && features.mask == QueryMask::full) source.define("LEAN_SEES_AHEAD");
   if (features.spans) source.define("LEAN_SPANS");
@@ -106,7 +108,8 @@ void add_constants_of_features(KernelSource& source) {
   source.flag("kAppend", features.append, "the query tokens' own K and V are written into the cache");
   if (features.append) source.number("kStrideBytes", kv_element_bytes(features), "that strides of K and V count");
   if (features.append && !layout.appends_to_stage)
-    source.flag("kCopyEngineReads", spec.load == LoadPath::bulk || layout.row_buffer_bytes > 0,
+    source.flag("kCopyEngineReads",
+                spec.load == LoadPath::bulk || layout.row_buffer_bytes > 0 || layout.copies_row_boxes,
                 "the copy engine reads new rows from the cache (PTX ISA, \"Async proxy\")");
   if (features.rope != Rope::none) {
     source.number("kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");
@@ -165,7 +168,7 @@ void add_constants_of_encoding(KernelSource& source) {
     source.number("kRowRope", 0, "none");
     source.number("kRowBytes", spec.head_dim, "of a row");
   }
-  if (staged) source.number("kCopyBytes", kv_alignment(spec.features), "of a copy of rows to shared memory");
+  if (staged) source.number("kCopyBytes", kv_copy_bytes(spec.features), "of a copy of rows to shared memory");
   source.flag("kHasScales", scaled && !staged, "scales of K and V lie beside the cache");
   if (scaled) {
     source.number("kKvFormat", static_cast<int>(kv_encoding(spec.features).element) - 1, "kE4m3, kE5m2, kInt8");

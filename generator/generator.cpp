@@ -50,9 +50,10 @@ void append_code(std::string& out, std::string_view text) {
 std::string with_entry_name(std::string_view text, std::string_view entry) {
   constexpr std::string_view kPlaceholder = "KERNEL_NAME";
   std::string out(text);
-  const auto at = out.find(kPlaceholder);
+  auto at = out.find(kPlaceholder);
   assert(at != std::string::npos);
-  return out.replace(at, kPlaceholder.size(), entry);
+  for (; at != std::string::npos; at = out.find(kPlaceholder, at)) out.replace(at, kPlaceholder.size(), entry);
+  return out;
 }
 
 /// A kernel's text but for its entry point.

@@ -20,6 +20,8 @@ struct KernelLayout {
   /// time, and all but the first of them from L2 (templates/line/rows.cuh). 1: the line has the row blocks of a KV head
   /// one after the other.
   int row_blocks_in_step = 1;
+  /// Whether KV heads whose rows share sectors of memory go in step likewise, as many as lean_heads_in_step says.
+  bool heads_in_step = false;
 
   /// Positions of the line that a LeanTile takes, and one of an output tile of which at most half of the rows exist.
   /// They stand for what these take on an SM, so that equal ranges take equal times. 1: all LeanTiles count alike.
@@ -48,6 +50,9 @@ struct KernelLayout {
   /// Bytes of a buffer beside the ring in which rows wait to be converted (templates/kv/row_buffer.cuh). 0 where they
   /// wait in the stages (templates/kv/row_panels.cuh).
   int row_buffer_bytes = 0;
+  /// Whether load path tensor of family mma copies rows that hold K, V and their scales in boxes of 16 tokens
+  /// (templates/kv/row_boxes.cuh).
+  bool copies_row_boxes = false;
   /// With append, whether load path tensor takes new rows from where they are given (templates/kv/append_to_stage.cuh).
   /// Elsewhere they are written into the cache and read from there (templates/kv/append_to_cache.cuh).
   bool appends_to_stage = false;

@@ -30,6 +30,9 @@ struct RowFormat {
   int bytes;  ///< of a row
 };
 
+/// Of a scale in a row, or of a token.
+inline constexpr int kScaleBytes = 4;
+
 struct KvEncoding {
   KvFormat format;    ///< under which a problem asks for it
   KvElement element;  ///< of all columns, or of the latent columns of a row with a format of its own
@@ -46,6 +49,10 @@ struct KvEncoding {
   constexpr int stride_bytes() const { return row != nullptr || bits < 8 ? 1 : bits / 8; }
   /// Of a row of so many columns.
   constexpr int row_bytes(int columns) const { return row != nullptr ? row->bytes : columns * bits / 8; }
+  /// Of a row that holds K, its scale, V and its scale, with so many columns of each.
+  constexpr int shared_row_bytes(int k_columns, int v_columns) const {
+    return row_bytes(k_columns) + row_bytes(v_columns) + 2 * kScaleBytes;
+  }
   /// By how much strides grow with a row, where rows are adjacent.
   constexpr int row_stride(int columns) const { return row_bytes(columns) / stride_bytes(); }
 };
@@ -73,14 +80,30 @@ inline bool has_nibbles(const Features& features) { return kv_encoding(features)
 inline bool has_token_scales(const Features& features) {
   return has_scales(features) && (features.kv_scale == KvScale::token || features.kv_scale == KvScale::in_row);
 }
-/// What bases and strides of K and V are multiples of, in bytes: those of one copy of a kernel.
+/// Whether a row of the cache holds K of a token and KV head, its scale, V and its scale.
+inline bool has_scales_in_rows(const Features& features) {
+  return has_scales(features) && features.kv_scale == KvScale::in_row && !features.latent;
+}
+/// What strides and the base of K are multiples of, in bytes.
 inline int kv_alignment(const Features& features) {
+  if (has_scales_in_rows(features)) return 8;
+  return has_scales(features) && features.kv_scale == KvScale::in_row ? 4 : 16;
+}
+/// Bytes of one copy of a kernel that copies rows by lanes.
+inline int kv_copy_bytes(const Features& features) {
   return has_scales(features) && features.kv_scale == KvScale::in_row ? 4 : 16;
 }
 /// Whether kernels bring the scales of tokens with their rows, and so need all of them: where they lie among the rows,
 /// or hold zero points.
 inline bool stages_scales(const Features& features) {
   return has_token_scales(features) && (features.kv_scale == KvScale::in_row || has_nibbles(features));
+}
+
+/// Whether boxes of 16 tokens bring all rows with scales in them, and not lanes (templates/kv/row_boxes.cuh). Without
+/// pages, steps behind sink tokens may begin an odd number of tokens behind others.
+inline bool copies_row_boxes(const Features& features) {
+  return has_scales_in_rows(features) && features.page_size % 16 == 0 && features.selection_block == 0 &&
+         (features.page_size > 0 || features.sink_tokens == 0);
 }
 
 /// Columns of K.

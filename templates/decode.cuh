@@ -6,7 +6,12 @@ static_assert(kMergeBytes + kWarps * (kRingBytes + kQueryBytes) == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
+#if defined(LEAN_ROW_BOXES)
+    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap even_map,
+                const __grid_constant__ LeanTensorMap odd_map) {
+#else
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
+#endif
   if constexpr (kPdl && kSelectionBlock > 0) wait_for_previous_kernel();  // which may write the selection
   if constexpr (kStamped) stamp(args, kStarted);
   const int length = first_length(args);
@@ -20,7 +25,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   init_fix_up();
 
   KvPipe kv;
+#if defined(LEAN_ROW_BOXES)
+  kv.init(ring, warp, lane, args, even_map, odd_map);
+#else
   kv.init(ring, warp, lane, args);
+#endif
   Walk walk;
 #if defined(LEAN_GROUP)
   if (!start_walk(args, length, part_sums, walk)) return take_part_without_range(args);

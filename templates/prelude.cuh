@@ -80,6 +80,10 @@ LEAN_DEVICE void store_shared_zero_16(u32 address) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
 }
 
+LEAN_DEVICE void store_shared_zero_4(u32 address) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(0) : "memory");
+}
+
 // Loads of q and KV to registers. LEAN_LOAD is the instruction. In most launches nobody writes q or KV, and it is the
 // non-coherent load. With programmatic dependent launch the previous kernel may still write them before
 // wait_for_previous_kernel, and with append this kernel does: there it is a coherent load, which neither the compiler

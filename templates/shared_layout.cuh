@@ -43,6 +43,9 @@ LEAN_HD constexpr LeanStage lean_warp_stage(int tokens, int k_row_bytes, int v_r
 // each of V.
 LEAN_HD constexpr int lean_stage_scale_bytes(int tokens) { return 2 * 4 * tokens; }
 
+// A row that holds K, its scale, V and its scale.
+LEAN_HD constexpr int lean_shared_row_bytes(int k_row_bytes, int v_row_bytes) { return k_row_bytes + v_row_bytes + 8; }
+
 // A warp's queries. They stand in shared memory only where they are too wide for registers.
 constexpr int kLeanQueryDims = 256;
 LEAN_HD constexpr int lean_query_bytes(int rows, int head_dim) {

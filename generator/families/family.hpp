@@ -65,8 +65,8 @@ struct KernelFamily {
   /// The walks of which its kernels consist, which have all modules but the entry point's. Null: one, its own.
   std::array<KernelHalf, 2> (*halves)(const KernelSpec& spec) = nullptr;
 
-  /// The depths of default configurations for the problem, the best first.
-  std::span<const DefaultDepth> (*default_depths)(const KernelSpec& base);
+  /// The depths of default configurations for a spec's problem and load path, the best first.
+  std::span<const DefaultDepth> (*default_depths)(const KernelSpec& spec);
   /// What NVRTC 13.0 gives most of its kernels if the launch bounds leave it enough.
   int (*typical_registers)(const KernelSpec& spec, const KernelLayout& layout);
   /// The registers below which a kernel surely spills.

@@ -23,7 +23,10 @@ constexpr SearchedLoad kLoads[] = {
     {LoadPath::ldg, kTwoToSixteen, kShortSteps, kNoRing, kUpToFour},
     {LoadPath::cp_async, kTwoToEight, kShortSteps, kCopyRings, kUpToFour},
     {LoadPath::bulk, kTwoToSixteen, kAllSteps, kBulkRings, kUpToFour},
+    {LoadPath::tensor, kTwoToEight, kShortSteps, kCopyRings, kUpToFour},
 };
+
+bool takes(const KernelSpec& spec) { return spec.load != LoadPath::tensor || has_scales_in_rows(spec.features); }
 
 Result<void> supports(const KernelSpec& spec) {
   if (auto ok = refuse_row_format(spec); !ok) return ok;
@@ -33,11 +36,18 @@ Result<void> supports(const KernelSpec& spec) {
     return unsupported_spec(fmt::format("load path ldg with K rows of {} bytes", row_bytes),
                             "it takes up to 512; use cp_async or bulk");
   // Copies of less than 16 bytes go by way of L1, which may keep a line from before the previous kernel wrote there.
-  if (spec.pdl && stages_scales(spec.features))
+  if (spec.pdl && stages_scales(spec.features) && spec.load == LoadPath::cp_async)
     return unsupported_spec(fmt::format("programmatic dependent launch with KV format {} and kv_scale {}",
                                         to_string(spec.features.kv_format), to_string(spec.features.kv_scale)),
-                            "leave pdl out");
-  if (spec.load == LoadPath::bulk && spec.arch.major < 9)
+                            "leave pdl out, or use tensor where scales lie in rows");
+  if (spec.load == LoadPath::tensor && !copies_row_boxes(spec.features))
+    return unsupported_spec(
+        fmt::format("load path tensor with scales in rows and {}",
+                    has_selection(spec.features)  ? "a selection"
+                    : spec.features.page_size > 0 ? fmt::format("pages of {} tokens", spec.features.page_size)
+                                                  : "sink tokens without pages"),
+        "use cp_async, which copies row by row");
+  if ((spec.load == LoadPath::bulk || spec.load == LoadPath::tensor) && spec.arch.major < 9)
     return unsupported_spec(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)),
                             "use cp_async or ldg below sm_90");
   return {};
@@ -68,6 +78,7 @@ void add_modules(KernelSource& source) {
   switch (source.spec.load) {
     case LoadPath::cp_async: source.add({"kv/warp_ring.cuh", "kv/cp_async.cuh"}); break;
     case LoadPath::bulk: source.add({"kv/warp_ring.cuh", "kv/bulk.cuh"}); break;
+    case LoadPath::tensor: source.add({"kv/warp_ring.cuh", "kv/row_boxes.cuh"}); break;
     default: source.add({"kv/ldg.cuh"}); break;
   }
   source.add({"attend/mma.cuh"});
@@ -102,6 +113,7 @@ constinit const KernelFamily kMma{
     .name = "mma",
     .description = "warps load KV for themselves; mma.sync with tokens on the matrix rows",
     .loads = mma::kLoads,
+    .takes = mma::takes,
     .supports = mma::supports,
     .fits = mma::fits,
     .most_rows = most_rows_of_warps,

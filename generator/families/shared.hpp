@@ -19,13 +19,17 @@ inline tl::unexpected<Error> unsupported_spec(std::string message, std::string h
   return fail(ErrorCode::unsupported, std::move(message), std::move(hint));
 }
 
-/// Errors: unsupported, for scales that travel with the rows of their tokens, on other load paths than cp_async.
+/// Errors: unsupported, for scales that travel with the rows of their tokens, in families and on load paths that do not
+/// bring them.
 inline Result<void> refuse_staged_scales(const KernelSpec& spec) {
   const Features& features = spec.features;
   if (!stages_scales(features) || spec.load == LoadPath::cp_async) return {};
+  if (has_scales_in_rows(features) && spec.load == LoadPath::tensor) return {};
   return unsupported_spec(fmt::format("load path {} with KV format {} and kv_scale {}", to_string(spec.load),
                                       to_string(features.kv_format), to_string(features.kv_scale)),
-                          "use cp_async, which brings scales with the rows of their tokens");
+                          has_scales_in_rows(features)
+                              ? "use tensor or cp_async, which bring scales with the rows of their tokens"
+                              : "use cp_async, which brings scales with the rows of their tokens");
 }
 
 /// Tokens that are adjacent in a paged cache whatever the page table and the selection say, and at most a step: the

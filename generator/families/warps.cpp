@@ -19,12 +19,18 @@ int most_rows_of_warps(const KernelSpec& spec) {
 void lay_out_warps(const KernelSpec& spec, KernelLayout& layout, int query_bytes) {
   layout.step_tokens = spec.warp_tokens;
   layout.page_run = adjacent_tokens(spec.features, layout.step_tokens);
+  layout.copies_row_boxes = spec.load == LoadPath::tensor;
+  // A slot of a batch-invariant kernel is a place on the line.
+  layout.heads_in_step = layout.copies_row_boxes && spec.layout == KvLayout::strided && !spec.features.batch_invariant;
   const KvEncoding& encoding = kv_encoding(spec.features);
+  const int k_row = encoding.row_bytes(spec.head_dim), v_row = encoding.row_bytes(value_dim(spec));
   int stage = 0;
-  if (!loads_to_registers(spec.load))
-    stage =
-        lean_warp_stage(spec.warp_tokens, encoding.row_bytes(spec.head_dim), encoding.row_bytes(value_dim(spec))).bytes;
-  if (stages_scales(spec.features)) stage += lean_stage_scale_bytes(spec.warp_tokens);
+  if (layout.copies_row_boxes) {
+    stage = spec.warp_tokens * lean_round_up(lean_shared_row_bytes(k_row, v_row), 16);
+  } else if (!loads_to_registers(spec.load)) {
+    stage = lean_warp_stage(spec.warp_tokens, k_row, v_row).bytes;
+  }
+  if (!layout.copies_row_boxes && stages_scales(spec.features)) stage += lean_stage_scale_bytes(spec.warp_tokens);
   layout.shared_bytes = lean_warp_shared_bytes(lean_merge_bytes(spec.warps, layout.rows, value_dim(spec)), spec.warps,
                                                spec.stages, stage, query_bytes);
 }
@@ -48,7 +54,8 @@ void add_constants_of_warps(KernelSource& source, ConstantGroup group) {
   const bool ring = !loads_to_registers(spec.load);
   switch (group) {
     case ConstantGroup::rows:
-      source.flag("kContiguous", spec.layout == KvLayout::contiguous, "consecutive tokens are adjacent in memory");
+      source.flag("kContiguous", spec.layout == KvLayout::contiguous && !has_scales_in_rows(spec.features),
+                  "rows of consecutive tokens are adjacent in memory");
       break;
     case ConstantGroup::warps: source.number("kWarps", spec.warps, "per CTA"); break;
     case ConstantGroup::steps:
@@ -61,10 +68,15 @@ void add_constants_of_warps(KernelSource& source, ConstantGroup group) {
   }
 }
 
-std::span<const DefaultDepth> default_depths_of_warps(const KernelSpec&) {
+std::span<const DefaultDepth> default_depths_of_warps(const KernelSpec& spec) {
   // With two CTAs an SM, one streams while the other fixes up.
   static constexpr DefaultDepth kDepths[] = {{4, 2, 3}, {4, 2, 2}, {4, 1, 3}, {4, 1, 2},
                                              {4, 1, 1}, {2, 1, 2}, {2, 1, 1}, {1, 1, 1}};
+  // Rows with their scales are few bytes. Long steps have fewer instructions for a token
+  // (docs/lab-notes/load-paths.md).
+  static constexpr DefaultDepth kDepthsOfRows[] = {{8, 1, 2, 32}, {8, 1, 2}, {4, 2, 3},
+                                                   {4, 2, 2},     {4, 1, 2}, {2, 1, 2}};
+  if (spec.load == LoadPath::tensor) return kDepthsOfRows;
   return kDepths;
 }
 

@@ -70,6 +70,7 @@ Result<void> LoadedKernel::bind_to_current_context() {
   if (!api) return tl::unexpected(api.error());
   const KernelLayout layout = layout_of(spec_);
   ctas_of_range_ = layout.row_blocks_in_step;
+  heads_in_step_ = layout.heads_in_step;
   if (spec_.load == LoadPath::tensor && !layout.gathers_rows)
     maps_ = std::make_unique<TensorMapCache>(layout.family->halves == nullptr ? 1 : 2);
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
@@ -121,11 +122,13 @@ Result<void> LoadedKernel::launch(const LeanDecodeArgs& args, std::int64_t grid,
     return fail(ErrorCode::launch_failed, fmt::format("a grid of {} CTAs cannot be launched", grid),
                 fmt::format("Choose 1 to {}.", kMostCtas));
   }
-  // Where row blocks go in step, a range has a CTA for each of them. There is one range at least, in which case every
-  // output tile is whole and nothing is stored in the workspace. CTAs beyond the last whole range would have nothing to
-  // do, and a grid of clusters must have whole ones.
-  const std::int64_t ranges = std::max<std::int64_t>(grid / ctas_of_range_, 1);
-  grid = ranges * ctas_of_range_;
+  // Where row blocks or KV heads go in step, a range has a CTA for each of them. There is one range at least, in which
+  // case every output tile is whole and nothing is stored in the workspace. CTAs beyond the last whole range would have
+  // nothing to do, and a grid of clusters must have whole ones.
+  const std::int64_t ctas_of_range =
+      heads_in_step_ ? lean_heads_in_step(static_cast<unsigned>(args.kv_heads)) : ctas_of_range_;
+  const std::int64_t ranges = std::max<std::int64_t>(grid / ctas_of_range, 1);
+  grid = ranges * ctas_of_range;
   const bool waits = leanattn::waits(spec_);
   if (waits && grid > resident_total_) [[unlikely]] {
     return fail(

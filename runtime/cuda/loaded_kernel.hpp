@@ -80,6 +80,7 @@ class LoadedKernel {
   int resident_ = 0;
   std::int64_t resident_total_ = 0;
   std::int64_t ctas_of_range_ = 1;        ///< that carry a row block each (row_blocks_in_step)
+  bool heads_in_step_ = false;            ///< or a KV head each, as many as go in step
   std::unique_ptr<TensorMapCache> maps_;  ///< null where no tensor copies read KV
 };
 

@@ -185,13 +185,59 @@ Result<int> capacity_of(const Features& features, const leanattn_decode_args& ar
 
 Result<void> bind_token_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
                                std::int64_t outermost, LeanDecodeArgs& bound) {
-  bound.kv_scale_stride_token = or_dense(args.kv_scale_stride_token, 1);
-  bound.kv_scale_stride_head = or_dense(args.kv_scale_stride_head, tokens);
-  bound.kv_scale_stride_batch = or_dense(args.kv_scale_stride_batch, problem.kv_heads * tokens);
+  const bool in_rows = has_scales_in_rows(problem.features);
+  const int bytes = kv_element_bytes(problem.features);
+  const auto in_scales = [&](std::int64_t stride) { return stride * bytes / kScaleBytes; };
+  bound.kv_scale_stride_token = or_dense(args.kv_scale_stride_token, in_rows ? in_scales(bound.k_stride_token) : 1);
+  bound.kv_scale_stride_head = or_dense(args.kv_scale_stride_head, in_rows ? in_scales(bound.k_stride_head) : tokens);
+  bound.kv_scale_stride_batch =
+      or_dense(args.kv_scale_stride_batch, in_rows ? in_scales(bound.k_stride_batch) : problem.kv_heads * tokens);
   constexpr Row kScale{"a scale", 1, kVectorBytes};  // of any alignment
   return check_strides(kScale, {{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
                                 {"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
                                 {"kv_scale_stride_token", bound.kv_scale_stride_token, tokens}});
+}
+
+Result<void> check_shared_rows(const DecodeProblem& problem, std::int64_t tokens, std::int64_t outermost,
+                               const LeanDecodeArgs& bound) {
+  struct Place {
+    const char* name;
+    const void* value;
+    std::int64_t offset;
+  };
+  struct Stride {
+    const char* name;
+    std::int64_t value, of_k, extent;
+  };
+  const KvEncoding& encoding = kv_encoding(problem.features);
+  const std::int64_t k_row = encoding.row_bytes(problem.head_dim), v_row = encoding.row_bytes(v_head_dim(problem)),
+                     bytes = encoding.stride_bytes();
+  constexpr const char* kHint =
+      "With kv_scale in_row a row holds K, its scale, V and its scale. Use token for scales that lie elsewhere.";
+  for (const Place& place : {Place{"k_scale", bound.k_scale, k_row}, Place{"v", bound.v, k_row + kScaleBytes},
+                             Place{"v_scale", bound.v_scale, k_row + kScaleBytes + v_row}}) {
+    const auto* const wanted = static_cast<const char*>(bound.k) + place.offset;
+    if (place.value != wanted && bound.batch > 0) [[unlikely]]
+      return invalid(fmt::format("{} is at {}, not {} bytes behind k", place.name, place.value, place.offset), kHint);
+  }
+  // So that one tensor map has all pages (runtime/cuda/tensor_map.cpp).
+  constexpr int kPageAlignment = 16;
+  const int page = problem.features.page_size;
+  if (page > 0 && page % kPageAlignment == 0 && bound.k_stride_batch * bytes % kPageAlignment != 0) [[unlikely]]
+    return invalid(fmt::format("k_stride_batch is {} bytes, not a multiple of 16", bound.k_stride_batch * bytes),
+                   "Pages of rows with scales in them begin at multiples of 16 bytes.");
+  for (const Stride& stride :
+       {Stride{"v_stride_batch", bound.v_stride_batch * bytes, bound.k_stride_batch, outermost},
+        Stride{"v_stride_head", bound.v_stride_head * bytes, bound.k_stride_head, problem.kv_heads},
+        Stride{"v_stride_token", bound.v_stride_token * bytes, bound.k_stride_token, tokens},
+        Stride{"kv_scale_stride_batch", bound.kv_scale_stride_batch * kScaleBytes, bound.k_stride_batch, outermost},
+        Stride{"kv_scale_stride_head", bound.kv_scale_stride_head * kScaleBytes, bound.k_stride_head, problem.kv_heads},
+        Stride{"kv_scale_stride_token", bound.kv_scale_stride_token * kScaleBytes, bound.k_stride_token, tokens}}) {
+    if (stride.extent > 1 && stride.value != stride.of_k * bytes) [[unlikely]]
+      return invalid(fmt::format("{} is {} bytes, but that of k is {}", stride.name, stride.value, stride.of_k * bytes),
+                     kHint);
+  }
+  return {};
 }
 
 Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_args& args, LeanDecodeArgs& bound) {

@@ -57,6 +57,11 @@ Result<int> bind_second_cache(const Features& features, const leanattn_decode_ar
 Result<void> bind_token_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
                                std::int64_t outermost, LeanDecodeArgs& bound);
 
+/// Whether K, V and scales of bound arguments share rows, where the problem's scales lie in rows. `tokens` and
+/// `outermost` as above. Errors: invalid_argument, naming what lies elsewhere.
+Result<void> check_shared_rows(const DecodeProblem& problem, std::int64_t tokens, std::int64_t outermost,
+                               const LeanDecodeArgs& bound);
+
 /// Strides of k_new and v_new: [batch, q_len, kv_heads, columns] unless given. `requests` and `query_tokens` are what
 /// the batch and token strides step along. Errors: invalid_argument.
 Result<void> bind_new_tokens(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t requests,

@@ -52,6 +52,11 @@ Rows rows_of(const DecodeProblem& problem) {
               .columns = v_head_dim(problem),
               .element_bytes = kQueryElementBytes,
               .written = true};
+  if (has_scales_in_rows(features)) {
+    const Row row{"a row of the kv_format", encoding.shared_row_bytes(problem.head_dim, v_head_dim(problem)),
+                  element_bytes, features.append, alignment};
+    return {.q = q, .o = o, .k = row, .v = row};
+  }
   return {.q = q,
           .o = o,
           .k = {encoding.row != nullptr || encoding.bits < 8 ? "a row of the kv_format" : q.name,
@@ -118,7 +123,8 @@ Result<void> check_pointers(const DecodeProblem& problem, const leanattn_decode_
                    "Leave it null: kv_offsets says how long contexts are.");
   for (const Pointer& pointer :
        {Pointer{"q", args.q, kVectorBytes}, Pointer{"k", args.k, alignment},
-        Pointer{"v", features.latent ? args.k : args.v, alignment}, Pointer{"o", args.o, kVectorBytes},
+        Pointer{"v", features.latent ? args.k : args.v, has_scales_in_rows(features) ? alignof(float) : alignment},
+        Pointer{"o", args.o, kVectorBytes},
         features.selection_in_pool ? Pointer{"selected_counts", args.selected_counts, alignof(std::int32_t)}
         : features.packed_kv       ? Pointer{"kv_offsets", args.kv_offsets, alignof(std::int32_t)}
                                    : Pointer{"context_lengths", args.context_lengths, alignof(std::int32_t)},
@@ -153,8 +159,8 @@ void bind_strides(const DecodeProblem& problem, const Rows& rows, std::int64_t e
   bound.k_stride_token = or_dense(args.k_stride_token, dense_k.token);
   bound.k_stride_head = or_dense(args.k_stride_head, dense_k.head);
   bound.k_stride_batch = or_dense(args.k_stride_batch, dense_k.batch);
-  // Rows of V in a latent cache are parts of K's rows.
-  const DenseCache dense_v = features.latent
+  // Where K and V share rows, they have the same strides.
+  const DenseCache dense_v = features.latent || has_scales_in_rows(features)
                                  ? DenseCache{bound.k_stride_batch, bound.k_stride_head, bound.k_stride_token}
                                  : dense_cache(problem, entry_tokens, rows.v.columns);
   bound.v_stride_token = or_dense(args.v_stride_token, dense_v.token);
@@ -333,6 +339,7 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
   bound.context_capacity = *tokens;
   bind_workspace(bound, limits.workspace, workspace);
   bind_values(limits, args, plain, bound);
+  if (has_scales_in_rows(features)) return check_shared_rows(problem, extents.entry_tokens, extents.entries, bound);
   return {};
 }
 

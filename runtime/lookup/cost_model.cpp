@@ -99,9 +99,9 @@ GridKind kind_of(bool crosses, bool shares, bool idle) {
 
 }  // namespace
 
-Multiplier multiplier_of(LoadPath load) {
-  if (load == LoadPath::vector) return Multiplier::vector;
-  return load == LoadPath::tensor ? Multiplier::wgmma : Multiplier::mma;
+Multiplier multiplier_of(const KernelSpec& spec) {
+  if (spec.load == LoadPath::vector) return Multiplier::vector;
+  return layout_of(spec).producer_warps > 0 ? Multiplier::wgmma : Multiplier::mma;
 }
 
 ModelParameters default_parameters(const DeviceFacts& device) {
@@ -128,8 +128,8 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
       waits_(spec.fixup == FixUp::wait) {
   const KernelLayout layout = layout_of(spec);
   const Costs& costs = parameters.costs;
-  const auto multiplier = static_cast<std::size_t>(multiplier_of(spec.load));
-  const bool tensor = spec.load == LoadPath::tensor;
+  const auto multiplier = static_cast<std::size_t>(multiplier_of(spec));
+  const bool one_ring = layout.producer_warps > 0;
   const std::int64_t outputs = std::max<std::int64_t>(output_tiles(of, spec), 1);
   tiles_ = std::max<std::int64_t>(lean_tiles(of, spec), 1);
   tiles_per_output_ = std::max<std::int64_t>(tiles_ / outputs, 1);
@@ -141,11 +141,11 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
   other_readers_ = layout.row_blocks / layout.row_blocks_in_step - 1;
   reread_bytes_ = static_cast<double>(of.device.l2_bytes) / 2;
 
-  // All warpgroups of load path tensor use one ring and take its stages in turn; other warps have a ring each.
+  // All warpgroups with a producer use one ring and take its stages in turn; other warps have a ring each.
   const double step = layout.step_tokens;
-  ring_tokens_ = step * spec.stages * (tensor ? 1 : spec.warps);
+  ring_tokens_ = step * spec.stages * (one_ring ? 1 : spec.warps);
   // Over a latent cache the warpgroups have parts of the columns, and otherwise steps.
-  turn_tokens_ = tensor && spec.features.latent ? step : step * spec.warps / (tensor ? 4 : 1);
+  turn_tokens_ = one_ring && spec.features.latent ? step : step * spec.warps / (one_ring ? 4 : 1);
   const double units = spec.warp_tokens / 16.0 * columns / 256.0;
   turn_us_ = costs.step + costs.work[multiplier] * units * row_units(spec, layout) +
              (has_scales(spec.features) || layout.converts_rows ? costs.convert * units : 0) +
@@ -154,7 +154,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
 
   row_us_ = costs.row * layout.rows * columns / 256.0;
   // While a dependent launch waits, only a producer warp goes on. CTAs that wait for each other hold their SMs longer.
-  const bool sooner = spec.pdl && (tensor || !waits_);
+  const bool sooner = spec.pdl && (one_ring || !waits_);
   start_us_ = costs.start[multiplier] + row_us_ - (sooner ? costs.dependent : 0);
   const double threads = 32.0 * spec.warps;
   merge_columns_ = layout.partial_columns / threads;

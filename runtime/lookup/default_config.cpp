@@ -8,6 +8,7 @@
 #include "generator/kv_encoding.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/grids.hpp"
+#include "runtime/lookup/mixed_line.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -27,6 +28,17 @@ std::int64_t even_grid(std::int64_t most, std::int64_t outputs) {
   return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(most) ? even : most;
 }
 
+/// The grid of a launch with prefill. Of chunks of about the same length, cut alike, row blocks read the same KV at the
+/// same time, and all but the first of them find it in L2. Otherwise nobody knows how many output tiles there are.
+std::int64_t prefill_grid(const DecodeStep& step, const KernelSpec& spec, std::int64_t most) {
+  constexpr double kWorthwhileShare = 0.95;
+  if (!step.is_mixed()) return most;
+  const MixedLine line = mixed_line(step, spec, layout_of(spec));
+  if (line.decodes.output_tiles > 0 || line.chunks.output_tiles > most) return most;
+  const std::int64_t even = most / line.chunks.output_tiles * line.chunks.output_tiles;
+  return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(most) ? even : most;
+}
+
 /// The first spec of this load path, of up to `most_warps` warps, that is valid with a depth that its family names. Its
 /// fix-up is by tickets, because they never wait for a CTA that has not started. nullopt where the load path has no
 /// kernel for what `base` asks.
@@ -36,7 +48,7 @@ std::optional<KernelSpec> safe_spec(const KernelSpec& base, LoadPath load, int m
   spec.fixup = FixUp::ticket;
   for (const KernelFamily* const family : families()) {
     if (!has_load(*family, load)) continue;
-    for (const DefaultDepth& depth : family->default_depths(base)) {
+    for (const DefaultDepth& depth : family->default_depths(spec)) {
       spec.warps = depth.warps, spec.ctas_per_sm = depth.ctas_per_sm, spec.stages = depth.stages;
       spec.warp_tokens = depth.warp_tokens;
       if (depth.warps > most_warps || &family_of(spec) != family) continue;
@@ -78,9 +90,8 @@ std::vector<Config> default_configs(const DecodeStep& step) {
     const std::int64_t outputs = output_tiles(step, *spec);
     const std::int64_t most = std::min(lean_tiles(step, *spec), kMostCtas);
     const std::int64_t resident = std::min(most, resident_grid(step.device, *spec));
-    // Nobody knows how many output tiles a launch with prefill has.
-    const std::int64_t grid =
-        has_prefill(spec->features) ? resident : even_grid(resident, std::min(outputs, kMostCtas));
+    const std::int64_t grid = has_prefill(spec->features) ? prefill_grid(step, *spec, resident)
+                                                          : even_grid(resident, std::min(outputs, kMostCtas));
     const Config config{*spec, grid, segment_cost(step, *spec), l2_promotion(step, *spec)};
     configs.push_back(with_fitting_fix_up(step, config));
     // The next best, if the kernel that waits spills.

@@ -52,8 +52,9 @@ KernelSpec base_spec(Arch arch, const DecodeProblem& problem) {
 bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
 DecodeProblem as_launched(DecodeProblem problem, Arch arch) {
-  // Kernels that bring scales with the rows of their tokens have none that start early (generator/families/mma.cpp).
-  problem.pdl = problem.pdl && has_dependent_launch(arch) && !stages_scales(problem.features);
+  // Lanes that bring scales with the rows of their tokens never start early (generator/families/mma.cpp).
+  problem.pdl = problem.pdl && has_dependent_launch(arch) &&
+                (!stages_scales(problem.features) || copies_row_boxes(problem.features));
   return canonical(std::move(problem));
 }
 
@@ -71,7 +72,7 @@ Result<KernelSpec> with_tunables_of(const KernelSpec& base, const KernelSpec& fr
     if (valid) return spec;
     if (valid.error().code != ErrorCode::unsupported) return tl::unexpected(valid.error());
     // The number of stages of a ring is a multiple of the number of warpgroups that share it.
-    const int step = spec.load == LoadPath::tensor ? std::max(1, spec.warps / 4) : 1;
+    const int step = layout_of(spec).producer_warps > 0 ? std::max(1, spec.warps / 4) : 1;
     if (spec.stages > step) {
       spec.stages -= step;
     } else if (spec.ctas_per_sm > 1) {

@@ -62,9 +62,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
     if (row.valid) {  // one branch, within which all loads travel together
 #pragma unroll
       for (int i = 0; i < kKWords; i++) {  // the words of K that this lane holds
-        const int byte = i < 4 * kKChunks ? 64 * (i / 4) + 16 * c + 4 * (i % 4)
-                                          : 64 * kKChunks + 4 * kKTail * c + 4 * (i - 4 * kKChunks);
-        const uint4 x = query_pairs(rotated_16(args, from, 2 * byte, index));
+        const uint4 x = query_pairs(rotated_16(args, from, 2 * k_byte(c, i), index));
 #pragma unroll
         for (int w = 0; w < 4; w++) q.at(tile, 4 * i + w) = word(x, w);
       }
@@ -85,8 +83,7 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
     if (row.valid) {  // one branch, within which all loads travel together
 #pragma unroll
       for (int j = 0; j < kKChunks * kWords; j++) {
-        const int dim = (kWords * (64 * (j / kWords) + 16 * c) + 16 * (j % kWords)) / 2;
-        const uint4 x = rotated_16(args, from, dim, index);
+        const uint4 x = rotated_16(args, from, kWords * k_byte(c, 4 * j / kWords) / 2, index);
 #pragma unroll
         for (int w = 0; w < 4; w++) q.at(tile, j * 4 + w) = query_pair(word(x, w));
       }
@@ -261,7 +258,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #if defined(LEAN_STAGED_SCALES)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const float scale = kv.scales(block, half).k;
+      const float scale = kv.k_scale(block, half);
 #pragma unroll
       for (int tile = 0; tile < kRowTiles; tile++)
         score[block][tile][2 * half] *= scale, score[block][tile][2 * half + 1] *= scale;
@@ -307,7 +304,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
         a.sum[2 * tile] += p0, a.sum[2 * tile + 1] += p1;
 #if defined(LEAN_STAGED_SCALES)
         // What a row does not see weighs nothing, whatever the scale is: that of a hole is another token's.
-        const float scale = kv.scales(block, half).v;
+        const float scale = kv.v_scale(block, half);
         x[0] = p0 == 0.0f ? 0.0f : p0 * scale, x[1] = p1 == 0.0f ? 0.0f : p1 * scale;
 #else
         if constexpr (kScalesTokens) {
@@ -321,10 +318,10 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
   if constexpr (kScalesTokens) scale_weights(args, s, step, a, raised, lane, score, weight);
 
 #pragma unroll
-  for (int block = 0; block < kTokenBlocks; block++)
+  for (int block = 0; block < kTokenBlocks; block++) {
+    VFragment v;
 #pragma unroll
     for (int group = 0; group < kVGroups; group++) {
-      VFragment v;
       kv.read_v_fragment(block, group, v);
 #pragma unroll
       for (int w = 0; w < kVWords; w++) {
@@ -344,6 +341,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
               weight[block][tile][1]);
       }
     }
+  }
   kv.release();
 }
 

@@ -56,7 +56,7 @@ struct KvPipe {
       const int at_word = i * 32 + lane, token = at_word % kStepTokens;
       const bool valid = token < tokens;
       const char* const from = at.scale(valid ? token : 0) + (at_word < kStepTokens ? 0 : v_scales_apart);
-      copy_async_4(k_scale_at(stage_base, at_word), from, valid);
+      copy_async_4(scale_at(stage_base, at_word), from, valid);
     }
   }
 #endif
@@ -127,7 +127,8 @@ struct KvPipe {
     __syncwarp();
   }
 #if defined(LEAN_STAGED_SCALES)
-  LEAN_DEVICE TokenScales scales(int block, int half) const { return read_scales(base(), block, half, lane); }
+  LEAN_DEVICE float k_scale(int block, int half) const { return read_k_scale(base(), block, half, lane); }
+  LEAN_DEVICE float v_scale(int block, int half) const { return read_v_scale(base(), block, half, lane); }
 #endif
   LEAN_DEVICE void read_k_fragment(int block, int part, KFragment& k) { read_k(base(), block, part, lane, k); }
   LEAN_DEVICE void k_done() {}

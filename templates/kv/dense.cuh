@@ -8,6 +8,9 @@ struct KvCursor {
   const char* first_scale;  // K's, of the step's first token
   i64 scale_stride;         // bytes from token to token
 #endif
+#if defined(LEAN_ROW_BOXES)
+  int request, first;  // and its first token, where requests follow each other
+#endif
   int left;  // tokens from the step to the end of the segment
   int end;   // read index of that end
   int sinks, shift;
@@ -31,6 +34,13 @@ struct KvCursor {
     sink_tokens = s.sink_tokens;
 #endif
     const int token = read + (kWindow > 0 && read >= sinks ? shift : 0);
+#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_PACKED_KV)
+    request = 0, first = s.kv_first;
+#else
+    request = s.request, first = 0;
+#endif
+#endif
 #if defined(LEAN_PACKED_KV)
     k = (const char*)args.k + kKvBytes * (s.kv_first * args.k_stride_batch + s.kv_head * args.k_stride_head) +
         token * k_stride;
@@ -64,6 +74,14 @@ struct KvCursor {
   LEAN_DEVICE const char* v_row(int token) const { return v + token * v_stride; }
 #if defined(LEAN_STAGED_SCALES)
   LEAN_DEVICE const char* scale(int token) const { return first_scale + token * scale_stride; }
+#endif
+
+#if defined(LEAN_ROW_BOXES)
+  // Of a token of the step.
+  LEAN_DEVICE TokenPlace place(int token) const {
+    const int read = end - left;
+    return {request, first + read + (kWindow > 0 && read >= sinks ? shift : 0) + token};
+  }
 #endif
 
   LEAN_DEVICE void next() {

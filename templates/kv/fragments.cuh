@@ -8,22 +8,42 @@
 constexpr int kTokenBlocks = kStepTokens / 16;  // 16-token blocks of a step
 constexpr int kQuarter = kStepTokens / 4;       // tokens of a quarter
 
-// Of a K row, lane (g, c) takes the 16 bytes at 64 j + 16 c, then its share of what is left behind the last 64 bytes.
+// Of a K row, lane (g, c) takes 16 of every 64 bytes, in pieces whose alignment rows have, then its share of what is
+// left behind the last 64 bytes.
+#if defined(LEAN_ROW_BOXES)
+constexpr int kKPiece = 8;
+#else
+constexpr int kKPiece = 16;
+#endif
 constexpr int kKChunks = kKRowBytes / 64;
 constexpr int kKTail = kKRowBytes % 64 / 16;  // words of that share
 constexpr int kKWords = 4 * kKChunks + kKTail;
+// Where word i of those of lane (g, c) begins.
+LEAN_DEVICE int k_byte(int c, int i) {
+  if (i >= 4 * kKChunks) return 64 * kKChunks + 4 * (kKTail * c + i - 4 * kKChunks);
+  constexpr int kWords = kKPiece / 4;
+  return 64 * (i / 4) + i % 4 / kWords * 4 * kKPiece + c * kKPiece + 4 * (i % kWords);
+}
 #if defined(LEAN_NIBBLES)
 constexpr int kKPairs = kKWords * 4;  // of elements four apart
 // Of a V row, a lane takes kVWords pairs of neighbouring dims at a time, each a byte.
+#if defined(LEAN_ROW_BOXES)
+constexpr int kVWords = 4;  // rows of V are aligned to four bytes
+#else
 constexpr int kVWords = kValueDim % 128 == 0 ? 8 : 4;
+#endif
 constexpr int kVBytes = kVWords;
 #else
 constexpr int kKPairs = kKWords * 2 / kKvBytes;  // of neighbouring elements
 // Of a V row, a lane takes kVWords pairs of neighbouring dims at a time.
+#if defined(LEAN_ROW_BOXES)
+constexpr int kVWords = kValueDim % 32 == 0 ? 2 : 1;
+#else
 constexpr int kVWords = kKvBytes == 1 && kValueDim % 128 == 0 ? 8
                         : kValueDim % 64 == 0                 ? 4
                         : kValueDim % 32 == 0                 ? 2
                                                               : 1;
+#endif
 constexpr int kVBytes = 2 * kVWords * kKvBytes;
 #endif
 constexpr int kVGroups = kValueDim / (16 * kVWords);
@@ -51,7 +71,11 @@ struct VFragment {
 };
 
 // The token of the step that is matrix row g (half 0) or g + 8 (half 1) of a block of K.
+#if defined(LEAN_ROW_BOXES)
+LEAN_DEVICE int k_token(int block, int half, int g) { return block * 16 + 2 * g + half; }  // kv/warp_ring.cuh
+#else
 LEAN_DEVICE int k_token(int block, int half, int g) { return (g >> 1) * kQuarter + block * 4 + half * 2 + (g & 1); }
+#endif
 
 #if defined(LEAN_NIBBLES)
 // Pair w of neighbouring dims of the rows: (even dim, rows 0 and 1), (odd dim, the same), (even dim, rows 2 and 3),

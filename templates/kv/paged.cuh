@@ -113,6 +113,14 @@ struct KvCursor {
   }
 #endif
 
+#if defined(LEAN_ROW_BOXES)
+  // Of a token of the step. All lanes must ask together.
+  LEAN_DEVICE TokenPlace place(int token) const {
+    const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + token / kPageRun);
+    return {id, (token_at(read) + token) % kPageSize};
+  }
+#endif
+
   LEAN_DEVICE void next() {
     read += kRoundTokens;
     if (++page_step == kPageSteps) {

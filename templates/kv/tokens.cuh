@@ -10,6 +10,13 @@ constexpr int kVRowBytes = kValueDim * kKvBytes;
 #endif
 constexpr int kRoundTokens = kWarps * kStepTokens;  // from one step of a warp to its next
 
+#if defined(LEAN_ROW_BOXES)
+// A page or a request, and a token of it.
+struct TokenPlace {
+  int outer, token;
+};
+#endif
+
 // Bytes from one token's row to the next. Where V is a part of K, its rows are as far apart as K's.
 LEAN_DEVICE i64 row_stride(int row_bytes, i64 token_stride) {
   if constexpr (!kContiguous) return token_stride * kKvBytes;

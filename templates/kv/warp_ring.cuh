@@ -1,6 +1,40 @@
-// kv/warp_ring.cuh -- a warp's own ring of KV stages in shared memory, and reads of fragments from it without bank
-// conflicts. A stage holds kStepTokens rows of K, then four skewed quarters of V (shared_layout.cuh).
+// kv/warp_ring.cuh -- a warp's own ring of KV stages in shared memory, and reads of fragments from it. A stage holds
+// kStepTokens rows of K, then four skewed quarters of V (shared_layout.cuh), which are read without bank conflicts.
+// Where K, V and their scales share a row, it holds these rows as they come (kv/row_boxes.cuh).
 
+#if defined(LEAN_ROW_BOXES)
+constexpr int kRowBytes = lean_shared_row_bytes(kKRowBytes, kVRowBytes), kRowPitch = lean_round_up(kRowBytes, 16);
+constexpr LeanStage kStage = {kKRowBytes + 4, 0, kStepTokens* kRowPitch};
+constexpr int kRingBytes = kStages * kStage.bytes;  // per warp
+constexpr int kSwapHalves = 0;
+
+// A stage, and where in its pitch a row of an even or an odd token begins: a copy begins at a multiple of 16 bytes.
+struct StageAddress {
+  u32 base, shift[2];
+};
+// A stage has 16 tokens at a time: those of even number, then those of odd number. So matrix row g + 8 half of a block
+// is the token there (k_token of kv/fragments.cuh).
+LEAN_DEVICE u32 row_at(const StageAddress& stage, int block, int half, int g) {
+  return stage.base + stage.shift[half] + (u32)((block * 16 + half * 8 + g) * kRowPitch);
+}
+LEAN_DEVICE u32 row_of_token(const StageAddress& stage, int token) {
+  return row_at(stage, token / 16, token % 2, token % 16 / 2);
+}
+LEAN_DEVICE u32 k_row_at(const StageAddress& stage, int block, int half, int g) {
+  return row_at(stage, block, half, g);
+}
+// Row r of the four that lane (g, c) multiplies of a block of V.
+LEAN_DEVICE u32 v_row_at(const StageAddress& stage, int block, int c, int r) {
+  return row_at(stage, block, r / 2, 2 * c + r % 2) + (u32)kStage.v_offset;
+}
+LEAN_DEVICE u32 k_scale_at(const StageAddress& stage, int block, int half, int g) {
+  return row_at(stage, block, half, g) + (u32)kKRowBytes;
+}
+LEAN_DEVICE u32 v_scale_at(const StageAddress& stage, int block, int half, int g) {
+  return row_at(stage, block, half, g) + (u32)(kRowBytes - 4);
+}
+#else
+typedef u32 StageAddress;
 #if defined(LEAN_STAGED_SCALES)
 constexpr LeanStage kRowsOfStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
 constexpr int kScalesOffset = kRowsOfStage.bytes;  // where the scales of K begin, then those of V
@@ -18,37 +52,55 @@ LEAN_DEVICE u32 v_row_offset(int token) {
   return (u32)(kStage.v_offset + token / kQuarter * kStage.quarter_bytes + token % kQuarter * kVRowBytes);
 }
 
+LEAN_DEVICE u32 k_row_at(u32 stage, int block, int half, int g) {
+  return stage + (u32)(k_token(block, half, g) * kKRowBytes);
+}
+// Row r of the four that lane (g, c) multiplies of a block of V.
+LEAN_DEVICE u32 v_row_at(u32 stage, int block, int c, int r) {
+  return stage + (u32)(kStage.v_offset + c * kStage.quarter_bytes + (block * 4 + r) * kVRowBytes);
+}
 #if defined(LEAN_STAGED_SCALES)
 // Where the scale of a token of K or V is, as a word.
-LEAN_DEVICE u32 k_scale_at(u32 stage, int token) { return stage + (u32)(kScalesOffset + 4 * token); }
-LEAN_DEVICE u32 v_scale_at(u32 stage, int token) { return k_scale_at(stage, kStepTokens + token); }
+LEAN_DEVICE u32 scale_at(u32 stage, int token) { return stage + (u32)(kScalesOffset + 4 * token); }
+LEAN_DEVICE u32 k_scale_at(u32 stage, int block, int half, int g) { return scale_at(stage, k_token(block, half, g)); }
+LEAN_DEVICE u32 v_scale_at(u32 stage, int block, int half, int g) {
+  return scale_at(stage, kStepTokens + k_token(block, half, g));
+}
+#endif
+#endif
 
-// The scales of the tokens of which a lane has scores of this block and half.
-struct TokenScales {
-  float k, v;
-};
-LEAN_DEVICE TokenScales read_scales(u32 stage, int block, int half, int lane) {
-  const int token = k_token(block, half, lane / 4);
-  return {scale_of_word(load_shared_4(k_scale_at(stage, token))),
-          scale_of_word(load_shared_4(v_scale_at(stage, token)))};
+#if defined(LEAN_STAGED_SCALES)
+// The scale of the token of which a lane has scores of this block and half.
+LEAN_DEVICE float read_k_scale(const StageAddress& stage, int block, int half, int lane) {
+  return scale_of_word(load_shared_4(k_scale_at(stage, block, half, lane / 4)));
+}
+LEAN_DEVICE float read_v_scale(const StageAddress& stage, int block, int half, int lane) {
+  return scale_of_word(load_shared_4(v_scale_at(stage, block, half, lane / 4)));
 }
 #endif
 
-LEAN_DEVICE void read_k(u32 stage, int block, int part, int lane, KFragment& k) {
+LEAN_DEVICE void read_k(const StageAddress& stage, int block, int part, int lane, KFragment& k) {
   constexpr int kPartChunks = kPartWords / 4;
   const int g = lane / 4, c = lane % 4, swap = kSwapHalves & g & 1;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const u32 row = stage + (u32)(k_token(block, half, g) * kKRowBytes);
+    const u32 row = k_row_at(stage, block, half, g);
 #if defined(LEAN_NIBBLES)
-    const u32 scale = load_shared_4(k_scale_at(stage, k_token(block, half, g)));
+    const u32 scale = load_shared_4(k_scale_at(stage, block, half, g));
     k.row[half].zero = zero_points(scale, scale);
 #endif
     uint4 chunk[kPartChunks > 0 ? kPartChunks : 1];
 #pragma unroll
     for (int j = 0; j < kPartChunks; j++) {
       const int at = part * kPartChunks + j;
-      if (at < kKChunks) chunk[j] = load_shared_16(row + (u32)(c * 16 + (at ^ swap) * 64));
+      if (at >= kKChunks) continue;
+      if constexpr (kKPiece == 16) {
+        chunk[j] = load_shared_16(row + (u32)(c * 16 + (at ^ swap) * 64));
+      } else {
+        const uint2 x = load_shared_8(row + (u32)k_byte(c, 4 * at)),
+                    y = load_shared_8(row + (u32)k_byte(c, 4 * at + 2));
+        chunk[j] = make_uint4(x.x, x.y, y.x, y.y);
+      }
     }
 #pragma unroll
     for (int j = 0; j < kPartChunks; j++) {
@@ -72,17 +124,22 @@ LEAN_DEVICE void read_k(u32 stage, int block, int part, int lane, KFragment& k) 
   }
 }
 
-LEAN_DEVICE void read_v(u32 stage, int block, int group, int lane, VFragment& v) {
+LEAN_DEVICE void read_v(const StageAddress& stage, int block, int group, int lane, VFragment& v) {
   const int g = lane / 4, c = lane % 4;
 #if defined(LEAN_NIBBLES)
-  const uint4 scales = load_shared_16(v_scale_at(stage, c * kQuarter + block * 4));
+#if defined(LEAN_ROW_BOXES)
+#pragma unroll
+  for (int half = 0; half < 2 && group == 0; half++)
+    v.zero[half] = zero_points(load_shared_4(v_scale_at(stage, block, half, 2 * c)),
+                               load_shared_4(v_scale_at(stage, block, half, 2 * c + 1)));
+#else
+  const uint4 scales = load_shared_16(scale_at(stage, kStepTokens + c * kQuarter + block * 4));
   v.zero[0] = zero_points(scales.x, scales.y), v.zero[1] = zero_points(scales.z, scales.w);
 #endif
-  const u32 row =
-      stage + (u32)(kStage.v_offset + c * kStage.quarter_bytes + block * 4 * kVRowBytes + (group * 8 + g) * kVBytes);
+#endif
 #pragma unroll
   for (int r = 0; r < 4; r++) {
-    const u32 at = row + (u32)(r * kVRowBytes);
+    const u32 at = v_row_at(stage, block, c, r) + (u32)((group * 8 + g) * kVBytes);
     if constexpr (kVBytes == 16) {
       const uint4 x = load_shared_16(at);
       v.row[r][0] = x.x, v.row[r][1] = x.y, v.row[r][2] = x.z, v.row[r][3] = x.w;
@@ -95,18 +152,33 @@ LEAN_DEVICE void read_v(u32 stage, int block, int group, int lane, VFragment& v)
   }
 }
 
-// V rows past the context become zeros, because a masked token's weight of 0 does not silence a NaN in memory.
-LEAN_DEVICE void zero_v_rows(u32 stage, int tokens, int lane) {
-  constexpr int kChunks = kVRowBytes / 16;
+// V rows past the context become zeros, because a masked token's weight of 0 does not silence a NaN in memory. Elements
+// of four bits are none.
+#if defined(LEAN_NIBBLES)
+constexpr bool kSilencesRows = false;
+#else
+constexpr bool kSilencesRows = true;
+#endif
+#if defined(LEAN_ROW_BOXES)
+LEAN_DEVICE void zero_v_row(const StageAddress& stage, int token, int piece) {
+  store_shared_zero_4(row_of_token(stage, token) + (u32)(kStage.v_offset + 4 * piece));
+}
+constexpr int kZeroPieces = kVRowBytes / 4;
+#else
+LEAN_DEVICE void zero_v_row(u32 stage, int token, int piece) {
+  store_shared_zero_16(stage + v_row_offset(token) + (u32)(16 * piece));
+}
+constexpr int kZeroPieces = kVRowBytes / 16;
+#endif
+LEAN_DEVICE void zero_v_rows(const StageAddress& stage, int tokens, int lane) {
 #pragma unroll 1
-  for (int i = lane; i < (kStepTokens - tokens) * kChunks; i += 32)
-    store_shared_zero_16(stage + v_row_offset(tokens + i / kChunks) + (u32)(i % kChunks * 16));
+  for (int i = lane; i < (kStepTokens - tokens) * kZeroPieces; i += 32)
+    zero_v_row(stage, tokens + i / kZeroPieces, i % kZeroPieces);
 }
 
 // So do V rows in holes of the page table.
-LEAN_DEVICE void zero_v_holes(u32 stage, const Holes& holes, int lane) {
-  constexpr int kChunks = kVRowBytes / 16;
+LEAN_DEVICE void zero_v_holes(const StageAddress& stage, const Holes& holes, int lane) {
 #pragma unroll 1
-  for (int i = lane; i < kStepTokens * kChunks; i += 32)
-    if (in_hole(holes, i / kChunks)) store_shared_zero_16(stage + v_row_offset(i / kChunks) + (u32)(i % kChunks * 16));
+  for (int i = lane; i < kStepTokens * kZeroPieces; i += 32)
+    if (in_hole(holes, i / kZeroPieces)) zero_v_row(stage, i / kZeroPieces, i % kZeroPieces);
 }

@@ -37,6 +37,9 @@ struct Batch {
 #if defined(LEAN_SPANS)
   const LeanSpan* spans;
 #endif
+#if defined(LEAN_HEADS_IN_STEP)
+  u32 in_step;
+#endif
 #if defined(LEAN_SECOND_CACHE)
   const int* second_lengths;
   int second_capacity;
@@ -63,7 +66,11 @@ struct Batch {
   }
   // The first tile position of this CTA's range, on a line of `line` positions.
   LEAN_DEVICE u32 begin_of_range(u32 line) const {
+#if defined(LEAN_HEADS_IN_STEP)
+    return lean_range_begin(lean_split(line, ranges(in_step), grid_reciprocal), own_range(in_step), line);
+#else
     return lean_range_begin(lean_split<kTilePositions>(line, ranges(), grid_reciprocal), own_range(), line);
+#endif
   }
 };
 

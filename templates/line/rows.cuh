@@ -11,8 +11,21 @@ constexpr int kRowsOfRange = kRowBlocksInStep * kRows;
 constexpr u32 kOutputsOfKvHead = kRaggedQ ? 1 : kRowBlocks / kRowBlocksInStep;
 // Which of the row blocks in step a row block is.
 LEAN_DEVICE int number_in_step(int row_block) { return kRaggedQ ? row_block % kRowBlocksInStep : row_block; }
+#if defined(LEAN_HEADS_IN_STEP)
+// Where rows of neighbouring KV heads share sectors of memory, KV heads go in step in the same way, and are one on the
+// line.
+LEAN_DEVICE u32 ranges(u32 in_step) { return gridDim.x / in_step; }
+LEAN_DEVICE u32 own_range(u32 in_step) { return blockIdx.x / in_step; }
+LEAN_DEVICE u32 heads_in_step(int kv_heads) { return lean_heads_in_step((u32)kv_heads); }
+// This CTA's of the KV heads that the line counts as `head`.
+LEAN_DEVICE int head_in_step(int kv_heads, int head) {
+  const u32 in_step = heads_in_step(kv_heads);
+  return head * (int)in_step + (int)(blockIdx.x % in_step);
+}
+#else
 LEAN_DEVICE u32 ranges() { return gridDim.x / kCtasOfRange; }
 LEAN_DEVICE u32 own_range() { return blockIdx.x / kCtasOfRange; }  // ranges() or more: this CTA has none
+#endif
 
 // With a selection every query token is a request of the line: request `r` is query token r % kSelectionQueries of
 // request r / kSelectionQueries of the batch.

@@ -5,8 +5,8 @@
 // ---
 // Host and device compile this file. Ranges that cross many short requests hold fewer LeanTiles for the empty
 // positions. Shares differ by one at most, and a grid that is a multiple of the number of equal output tiles cuts all
-// of them alike. Where row blocks go in step (line/rows.cuh), a range is that of several CTAs, and the line has no
-// row blocks.
+// of them alike. Where row blocks or KV heads go in step (line/rows.cuh), a range is that of several CTAs, and
+// the line has one of them.
 //
 // Tile positions have 32 bits, because a 64-bit division would take most of a microsecond of a kernel's start. The
 // host refuses a launch whose line could have 2^30 positions (lean_line_fits).
@@ -77,6 +77,14 @@ LEAN_HD LeanVisible lean_visible_part(int part_length, int first, int sink_token
   if (visible.tiles == 0) visible.tiles = 1;
   visible.shift = first - (int)visible.sink_tiles * tile;
   return visible;
+}
+
+// KV heads that go in step where their rows share sectors of memory (line/rows.cuh): a divisor of all of them, and 8 at
+// most, because rows lie next to those of a few others only.
+LEAN_HD unsigned lean_heads_in_step(unsigned kv_heads) {
+  if (kv_heads <= 8) return kv_heads;
+  const unsigned power = kv_heads & (0u - kv_heads);
+  return power < 8 ? power : 8;
 }
 
 // Row blocks of a KV head for a request of `rows` query rows, of which a row block has up to `most`.

@@ -36,6 +36,9 @@ struct Walk {
   u32 position, end;  // the tile position the walk is at, and the end of the range
   u32 origin;         // where the segment's output tile begins: empty positions, then its LeanTiles
   Segment segment;
+#if defined(LEAN_HEADS_IN_STEP)
+  u32 in_step;
+#endif
 #if defined(LEAN_PASSES)
   u32 pass, shift;  // which range of this CTA's it is, of 2^shift
 #endif
@@ -54,6 +57,9 @@ LEAN_DEVICE u32 shift_of_passes(const LeanDecodeArgs& args, u32 line) {
 }
 LEAN_DEVICE u32 ranges(const Walk& walk) { return ranges() << walk.shift; }
 LEAN_DEVICE u32 own_range(const Walk& walk) { return own_range() + walk.pass * ranges(); }
+#elif defined(LEAN_HEADS_IN_STEP)
+LEAN_DEVICE u32 ranges(const Walk& walk) { return ranges(walk.in_step); }
+LEAN_DEVICE u32 own_range(const Walk& walk) { return own_range(walk.in_step); }
 #else
 LEAN_DEVICE u32 ranges(const Walk&) { return ranges(); }
 LEAN_DEVICE u32 own_range(const Walk&) { return own_range(); }
@@ -126,6 +132,9 @@ LEAN_DEVICE bool set_segment_tiles(const LeanDecodeArgs& args, Walk& walk) {
 
 // Takes this CTA's range of a line of `line` tile positions. False when it is empty.
 LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
+#if defined(LEAN_HEADS_IN_STEP)
+  walk.in_step = heads_in_step(args.kv_heads);
+#endif
 #if defined(LEAN_PASSES)
   walk.shift = shift_of_passes(args, line);
   walk.split = lean_split<kTilePositions>(line, ranges(walk), args.grid_reciprocal >> walk.shift);
@@ -134,7 +143,7 @@ LEAN_DEVICE bool take_range(const LeanDecodeArgs& args, Walk& walk, u32 line) {
 #endif
   walk.position = lean_range_begin(walk.split, own_range(walk), line);
   walk.end = lean_range_end(walk.split, own_range(walk), ranges(walk), line);
-  if (kRowBlocksInStep > 1 && own_range() >= ranges()) return false;  // the grid is no multiple of the row blocks
+  if (kRowBlocksInStep > 1 && own_range(walk) >= ranges(walk)) return false;  // no multiple of the row blocks
   return walk.position != walk.end;
 }
 
@@ -173,13 +182,27 @@ LEAN_DEVICE void set_output(Segment& s, int output) {
 }
 #endif
 
+#if defined(LEAN_HEADS_IN_STEP)
+// Goes to this CTA's next KV head. False behind the last one, and then to the first one.
+LEAN_DEVICE bool next_head(const LeanDecodeArgs& args, Segment& s) {
+  s.kv_head += (int)heads_in_step(args.kv_heads);
+  if (s.kv_head < args.kv_heads) return true;
+  s.kv_head = head_in_step(args.kv_heads, 0);
+  return false;
+}
+#endif
+
 // There, goes on to the next output tile. False behind the last one.
 LEAN_DEVICE bool next_output(const LeanDecodeArgs& args, Segment& s) {
   int output = s.row_block / kRowBlocksInStep + 1;
   if (output == (int)outputs_of(s.query)) {
     output = 0;
+#if defined(LEAN_HEADS_IN_STEP)
+    if (!next_head(args, s)) {
+#else
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
+#endif
       do {
         if (s.request + 1 == args.batch) return false;
 #if defined(LEAN_PACKED_KV)
@@ -206,6 +229,9 @@ LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin)
   const u32 positions = positions_of(args, s.request, s.context_length);
   s.kv_head = (int)lean_quotient(walk.position - origin, positions);
   origin += (u32)s.kv_head * positions;
+#if defined(LEAN_HEADS_IN_STEP)
+  s.kv_head = head_in_step(args.kv_heads, s.kv_head);
+#endif
   const FoundOutput found =
       output_at(args.segment_cost, args.spans + s.query.first, s.context_length, s.query, walk.position - origin);
   walk.origin = origin + found.before;
@@ -215,6 +241,9 @@ LEAN_DEVICE void find_output(const LeanDecodeArgs& args, Walk& walk, u32 origin)
       positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, outputs_of(s.query));
   s.kv_head = (int)lean_quotient(walk.position - origin, positions);
   origin += (u32)s.kv_head * positions;
+#if defined(LEAN_HEADS_IN_STEP)
+  s.kv_head = head_in_step(args.kv_heads, s.kv_head);
+#endif
   const u32 output = output_at(args.segment_cost, s.context_length, s.query, s.tiles, walk.position - origin);
   walk.origin = origin + positions_of_outputs(args.segment_cost, s.context_length, s.query, s.tiles, output);
   set_output(s, (int)output);
@@ -233,8 +262,12 @@ LEAN_DEVICE bool next_of_range(const LeanDecodeArgs& args, Walk& walk) {
   if constexpr (kRaggedQ) return next_output(args, s) && set_segment_tiles(args, walk);
   if (kRowBlocksInStep > 1 || ++s.row_block == kRowBlocks) {
     if constexpr (kRowBlocksInStep == 1) s.row_block = 0;
+#if defined(LEAN_HEADS_IN_STEP)
+    if (!next_head(args, s)) {
+#else
     if (++s.kv_head == args.kv_heads) {
       s.kv_head = 0;
+#endif
       if (s.request + 1 == args.batch) return false;
 #if defined(LEAN_PACKED_KV)
       int length = packed_length(args.context_lengths, s.request + 1, args.context_capacity);
@@ -253,7 +286,11 @@ LEAN_DEVICE bool next_of_range(const LeanDecodeArgs& args, Walk& walk) {
 template <bool kOfAnyBatch>
 LEAN_DEVICE bool start_range(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
   const int lane = threadIdx.x % 32;
+#if defined(LEAN_HEADS_IN_STEP)
+  const u32 outputs = (u32)args.kv_heads / heads_in_step(args.kv_heads) * kOutputsOfKvHead;
+#else
   const u32 outputs = (u32)args.kv_heads * kOutputsOfKvHead;  // of a request that the line counts alike
+#endif
   int request = 0, length = kSecondCache ? first_length : min(max(first_length, 0), args.context_capacity);
   const u32 positions = positions_of(args, min(lane, args.batch - 1), length);
   u32 line = positions * outputs, origin = 0;  // tile positions of all requests, and of those before this one
@@ -269,6 +306,9 @@ LEAN_DEVICE bool start_range(const LeanDecodeArgs& args, int first_length, u32* 
                      args.segment_cost,    outputs,        args.grid_reciprocal};
 #if defined(LEAN_SPANS)
       batch.spans = args.spans;
+#endif
+#if defined(LEAN_HEADS_IN_STEP)
+      batch.in_step = heads_in_step(args.kv_heads);
 #endif
       if constexpr (kSecondCache)
         batch.second_lengths = args.second_lengths, batch.second_capacity = args.second_capacity;
@@ -300,7 +340,11 @@ LEAN_DEVICE bool start_range(const LeanDecodeArgs& args, int first_length, u32* 
   const u32 tile_positions = args.segment_cost + s.tiles,
             output = lean_quotient(walk.position - origin, tile_positions);  // which of the request's output tiles
   walk.origin = origin + output * tile_positions;
+#if defined(LEAN_HEADS_IN_STEP)
+  s.kv_head = head_in_step(args.kv_heads, (int)(output / kOutputsOfKvHead));
+#else
   s.kv_head = (int)(output / kOutputsOfKvHead);
+#endif
   s.row_block = (int)((kRowBlocksInStep > 1 ? blockIdx.x : output) % kRowBlocks);
   return set_segment_tiles(args, walk);
 }

@@ -13,8 +13,11 @@ struct Contributors {
   u32 mine;  // which of them this one is
 };
 
-// The slots of a row block's CTAs are neighbours, also where row blocks go in step.
+// The slots of an output tile's CTAs are neighbours, also where row blocks or KV heads go in step.
 LEAN_DEVICE u32 slot_of_range(const Walk& walk, u32 range, int row_block) {
+#if defined(LEAN_HEADS_IN_STEP)
+  return blockIdx.x % walk.in_step * ranges(walk) + range;
+#endif
   if constexpr (kRowBlocksInStep == 1) return range;
   return (u32)number_in_step(row_block) * ranges(walk) + range;
 }

@@ -156,6 +156,9 @@ void run_tensor_copy(Warp& w, const Instruction& in) {
       std::int32_t first[5] = {};
     } coordinates;
     for (int i = 0; i < map.rank; ++i) coordinates.first[i] = w.at<std::int32_t>(in, 3 + i)[lane];
+    // On GPUs this is an illegal instruction (findings/tensor_copy_begins_at_16_bytes.sh).
+    if (std::int64_t{coordinates.first[0]} * map.element_bytes % 16 != 0)
+      w.fault(in, "a box that does not begin at a multiple of 16 bytes");
     const u64 target = to[lane];
     unsigned char* at = w.shared(in, barrier[lane], 8);
     later(w, in, owner_of(w, target), [&w, &in, map, target, at, coordinates] {

@@ -118,7 +118,8 @@ void encode(CUtensorMap* map, const FakeTensorMap& encoded) {
     made.box[i] = encoded.box[i];
     if (i > 0) made.strides[i - 1] = encoded.strides[i - 1];
   }
-  made.element_bytes = 2;  // of the formats of which the library makes maps
+  // Of the formats of which the library makes maps.
+  made.element_bytes = encoded.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64 ? 8 : 2;
   made.swizzle_bytes = encoded.swizzle == CU_TENSOR_MAP_SWIZZLE_128B  ? 128
                        : encoded.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64
                        : encoded.swizzle == CU_TENSOR_MAP_SWIZZLE_32B ? 32

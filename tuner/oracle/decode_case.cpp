@@ -72,7 +72,7 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   const std::uint8_t poison = kv_encoding(problem_.features).poison;
   LEANATTN_TRY(fill_bytes_async(k_.data(), poison, k_.bytes(), stream));
   LEANATTN_TRY(fill_bytes_async(v_.data(), poison, v_.bytes(), stream));
-  if (has_token_scales(problem_.features) && !has_scales_in_rows(problem_))
+  if (has_token_scales(problem_.features) && !has_scales_in_rows(problem_.features))
     LEANATTN_TRY(fill_bytes_async(kv_scales_.data(), kPoisonByte, kv_scales_.bytes(), stream));
   if (check_.spans != 0) LEANATTN_TRY(kernels_->fill_spans(args_, check_, stream));
   if (check_.page_size > 0) LEANATTN_TRY(kernels_->fill_table(args_, check_, pages_.as<int>(), stream));
@@ -109,7 +109,7 @@ LeanDecodeArgs DecodeCase::args(int kv_copy) const {
   LeanDecodeArgs args = args_;
   args.k = static_cast<const std::uint8_t*>(args_.k) + kv_copy * kv_copy_bytes_;
   args.v = static_cast<const std::uint8_t*>(args_.v) + kv_copy * kv_copy_bytes_;
-  if (has_scales_in_rows(problem_)) {
+  if (has_scales_in_rows(problem_.features)) {
     args.k_scale += kv_copy * kv_copy_bytes_ / static_cast<std::int64_t>(sizeof(float));
     args.v_scale += kv_copy * kv_copy_bytes_ / static_cast<std::int64_t>(sizeof(float));
   }

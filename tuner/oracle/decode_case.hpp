@@ -84,9 +84,6 @@ class DecodeCase {
   /// pages, and some pages are more than are needed.
   static std::int64_t bytes_of_copy(const DecodeProblem& problem, std::span<const int> context_lengths);
 
-  /// Whether scales of tokens lie in one buffer with K and V: a row of K, its scale, a row of V, its scale.
-  static bool has_scales_in_rows(const DecodeProblem& problem);
-
   /// The arguments of a launch on KV copy 0, or on the given one. The workspace is null until it is bound.
   const LeanDecodeArgs& args() const { return args_; }
   LeanDecodeArgs args(int kv_copy) const;

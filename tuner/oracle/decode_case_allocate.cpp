@@ -22,7 +22,6 @@ using decode_case_detail::wait_for;
 
 namespace {
 
-constexpr std::int64_t kScaleBytes = sizeof(float);
 constexpr int kRoomPastContext = 72;  // tokens of NaN behind the longest context, more than one step of a warp
 constexpr std::int64_t kMostPages = std::numeric_limits<int>::max();
 
@@ -50,7 +49,7 @@ std::int64_t copy_stride(std::int64_t elements, std::int64_t element_bytes, std:
 /// Bytes by which a copy of K, or of V, is larger where tokens have scales that lie elsewhere: what stands for a
 /// launch's reads takes them for more of K and V.
 std::int64_t scale_bytes_of(const DecodeProblem& problem, std::int64_t tokens) {
-  const bool apart = has_token_scales(problem.features) && !DecodeCase::has_scales_in_rows(problem);
+  const bool apart = has_token_scales(problem.features) && !has_scales_in_rows(problem.features);
   return apart ? tokens * problem.kv_heads * kScaleBytes : 0;
 }
 
@@ -73,12 +72,6 @@ Result<void> upload(DeviceBuffer& buffer, const std::vector<T>& values, std::int
 
 }  // namespace
 
-bool DecodeCase::has_scales_in_rows(const DecodeProblem& problem) {
-  const Features& features = problem.features;
-  return has_token_scales(features) && features.kv_scale == KvScale::in_row && problem.layout == KvLayout::strided &&
-         !features.latent;
-}
-
 std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<const int> context_lengths) {
   const Features& features = problem.features;
   const auto requests = static_cast<std::int64_t>(context_lengths.size());
@@ -95,7 +88,8 @@ std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<c
     return copy_stride(tokens * problem.kv_heads * columns, kv_element_bytes(features),
                        scale_bytes_of(problem, tokens));
   };
-  if (has_scales_in_rows(problem)) return bytes_of(k_row + v_row + 2 * kScaleBytes);
+  if (has_scales_in_rows(features))
+    return bytes_of(encoding.shared_row_bytes(problem.head_dim, leanattn::v_head_dim(problem)));
   return bytes_of(std::max(k_row, v_row)) * (features.latent ? 1 : 2);
 }
 
@@ -183,7 +177,7 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const std::int64_t element_bytes = kv_element_bytes(features);
   const std::int64_t k_row = kv_encoding(features).row_stride(problem_.head_dim);
   const std::int64_t v_row = features.latent ? 0 : kv_encoding(features).row_stride(check_.v_head_dim);
-  const bool scales_in_rows = has_scales_in_rows(problem_);
+  const bool scales_in_rows = has_scales_in_rows(features);
   const auto pad = [&](std::int64_t units) {
     return padding(units, element_bytes) * kv_alignment(features) / kUnitBytes;
   };
@@ -224,7 +218,9 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   if (scales_in_rows) {
     // As engines lay them: a row of K, its scale, the row of V, and its scale.
     v_in_pool = k_row + kScaleBytes;
-    kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token, v_in_pool + v_row + kScaleBytes, 1);
+    kv_strides(args_.k_stride_batch, args_.k_stride_head, args_.k_stride_token,
+               kv_encoding(features).shared_row_bytes(problem_.head_dim, check_.v_head_dim), 1);
+    if (features.page_size > 0) args_.k_stride_batch = round_up(args_.k_stride_batch, kUnitBytes);
     args_.v_stride_batch = args_.k_stride_batch, args_.v_stride_head = args_.k_stride_head;
     args_.v_stride_token = args_.k_stride_token;
   } else if (one_pool) {

@@ -20,7 +20,7 @@ constexpr std::int64_t kMostBlocks = 64;  // so few that the kernel behind it fi
 // q_heads], then k's and v's [query tokens, kv_heads]. `kept` holds them densely.
 constexpr const char* kSource = R"cuda(
 extern "C" __global__ void __launch_bounds__(128)
-    chain_rows(LeanDecodeArgs args, CheckFeatures check, uint4* kept, int step, unsigned delay_ns) {
+    chain_rows(LeanDecodeArgs args, CheckFeatures check, unsigned* kept, int step, unsigned delay_ns) {
 #if __CUDA_ARCH__ >= 900
   if (step == 2) asm volatile("griddepcontrol.launch_dependents;");
 #endif
@@ -34,7 +34,11 @@ extern "C" __global__ void __launch_bounds__(128)
   const long long tokens = check_all_query_tokens(args, check);
   const long long q_rows = tokens * check.q_heads, kv_rows = tokens * args.kv_heads;
   const int element_bytes = check.kv_format == kCheckSame ? 2 : 1;
-  const int widest = max(check.head_dim, check.v_head_dim) / 8;   // chunks of 16 bytes
+  const int per_byte = check.kv_format == kCheckInt4 ? 2 : 1;
+  const int widest = max(check.head_dim, check.v_head_dim) / 2;   // words of 4 bytes
+  // A scale behind each row comes with it.
+  const int k_words = (check.row_bytes > 0 ? check.row_bytes : check.head_dim * element_bytes / per_byte) / 4;
+  const int scale_words = (const char*)args.k_scale == (const char*)args.k + 4 * k_words ? 1 : 0;
   for (long long row = blockIdx.x; row < q_rows + 2 * kv_rows; row += gridDim.x) {
     const bool is_q = row < q_rows, is_k = row < q_rows + kv_rows;
     const int heads = is_q ? check.q_heads : args.kv_heads;
@@ -46,26 +50,26 @@ extern "C" __global__ void __launch_bounds__(128)
     if (!is_q && token < 0) continue;   // This row does not exist.
     if (!is_q && check.append == 0 && check_in_hole(args, check, request, token)) continue;   // Nor does this one.
     char* address;
-    int chunks = check.head_dim / 8;
+    int words = check.head_dim / 2;
     if (is_q) {
       address = (char*)check_q_row(args, check, request, t, head);
     } else if (!is_k && check.latent != 0) {
       continue;   // V has no rows of its own.
     } else if (check.append != 0) {
       address = (char*)check_new_row(args, check, is_k ? kCheckK : kCheckV, request, t, head);
-      chunks = (is_k ? check.head_dim : check.v_head_dim) / 8;
+      words = (is_k ? check.head_dim : check.v_head_dim) / 2;
     } else if (is_k) {
       address = (char*)args.k + check_k_offset(args, check, request, head, token) * element_bytes;
-      chunks = (check.row_bytes > 0 ? check.row_bytes : check.head_dim * element_bytes) / 16;
+      words = k_words + scale_words;
     } else {
       address = (char*)args.v + check_v_offset(args, check, request, head, token) * element_bytes;
-      chunks = check.v_head_dim * element_bytes / 16;
+      words = check.v_head_dim * element_bytes / per_byte / 4 + scale_words;
     }
-    for (int chunk = threadIdx.x; chunk < chunks; chunk += blockDim.x) {
-      uint4* there = (uint4*)address + chunk;
-      uint4* here = kept + row * widest + chunk;
+    for (int word = threadIdx.x; word < words; word += blockDim.x) {
+      unsigned* there = (unsigned*)address + word;
+      unsigned* here = kept + row * widest + word;
       if (step == 0) *here = *there;
-      if (step == 1) *there = make_uint4(~0u, ~0u, ~0u, ~0u);   // NaN in all formats but int8
+      if (step == 1) *there = ~0u;   // NaN in all formats but int8 and int4
       if (step == 2) *there = *here;
     }
   }

@@ -19,8 +19,9 @@ constexpr double kAtTheLimit = 0.95;  // the share of the read limit from which 
 double kib_in_flight(const Config& config, int sms, int resident) {
   const KernelSpec& spec = config.spec;
   const double ctas = std::min<double>(resident, std::max<double>(1, static_cast<double>(config.grid) / sms));
-  const double ring = spec.load == LoadPath::tensor ? spec.stages : spec.warps * spec.stages;
-  return ctas * ring * layout_of(spec).step_tokens * cache_token_bytes(spec) / 1024;
+  const KernelLayout layout = layout_of(spec);
+  const double ring = layout.producer_warps > 0 ? spec.stages : spec.warps * spec.stages;
+  return ctas * ring * layout.step_tokens * cache_token_bytes(spec) / 1024;
 }
 
 /// The LeanTiles of an average SM over those of the busiest SM, if CTAs go to the SMs in turn.

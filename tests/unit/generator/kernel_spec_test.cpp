@@ -549,7 +549,7 @@ TEST(KernelSpec, ScalesTravelWithTheRowsOfTheirTokensOnOneLoadPath) {
     const auto valid = validate(changed);
     return valid ? std::string() : valid.error().message;
   };
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::bulk, LoadPath::vector}) {
     const auto with_load = [&](KernelSpec& s) {
       s.load = load, s.stages = loads_to_registers(load) ? 1 : 2, s.group = load == LoadPath::vector ? 1 : 2;
     };
@@ -557,6 +557,14 @@ TEST(KernelSpec, ScalesTravelWithTheRowsOfTheirTokensOnOneLoadPath) {
     EXPECT_EQ(why_not(spec, with_load), begin + "int4 and kv_scale in_row");
     EXPECT_EQ(why_not(apart, with_load), begin + "fp8_e4m3 and kv_scale in_row");
   }
+  const auto boxes = [](KernelSpec& s) { s.load = LoadPath::tensor, s.stages = 2, s.group = 2; };
+  EXPECT_EQ(why_not(spec, boxes), "");
+  EXPECT_EQ(why_not(apart, boxes), "");
+  const auto with_pages = [](int page) {
+    return [page](KernelSpec& s) { s.load = LoadPath::tensor, s.features.page_size = page; };
+  };
+  EXPECT_EQ(why_not(spec, with_pages(32)), "");
+  EXPECT_EQ(why_not(spec, with_pages(8)), "load path tensor with scales in rows and pages of 8 tokens");
   // 16-byte copies of aligned rows change nothing of that: a zero point is part of a token's scale.
   EXPECT_EQ(why_not(spec, [](KernelSpec& s) { s.features.kv_scale = KvScale::token, s.load = LoadPath::bulk; }),
             "load path bulk with KV format int4 and kv_scale token");

@@ -421,7 +421,7 @@ TEST_F(FeatureArguments, StridesOfRowsWithAFormatOfTheirOwnCountBytes) {
   refuses("k_new_stride_batch is 570 elements", [&] { args.k_new_stride_batch = 570; });
 }
 
-TEST_F(FeatureArguments, RowsAmongWhichScalesLieAreAlignedToFourBytes) {
+TEST_F(FeatureArguments, RowsWithScalesInThemHoldAllFourPartsBehindEachOther) {
   // The rows of vLLM: K, its scale, V, and its scale, of each head.
   constexpr int kRow = 64 + 4 + 64 + 4, kHeads = 8;
   make_paged();
@@ -440,15 +440,30 @@ TEST_F(FeatureArguments, RowsAmongWhichScalesLieAreAlignedToFourBytes) {
   EXPECT_EQ(block.k_stride_token, kHeads * kRow);
   EXPECT_EQ(block.kv_scale_stride_batch, 16 * kHeads * kRow / 4);
   refuses("v is 0x20046", [&] { args.v = at(0x20000 + 70); });
-  refuses("k_stride_head is 138 elements, not a multiple of 4 (4 bytes)", [&] { args.k_stride_head = 138; });
-  refuses("v_stride_head is 60 elements, less than a row of the kv_format, 64", [&] { args.v_stride_head = 60; });
+  refuses("k_stride_head is 140 elements, not a multiple of 8 (8 bytes)", [&] { args.k_stride_head = 140; });
+  refuses("k_stride_head is 128 elements, less than a row of the kv_format, 136", [&] { args.k_stride_head = 128; });
   refuses("k_scale is null", [&] { args.k_scale = nullptr; });
   refuses("v_scale is null", [&] { args.v_scale = nullptr; });
   refuses("v is 0x20044, which is not a multiple of 16 bytes", [&] { features().kv_scale = KvScale::token; });
+  // Each part has its place.
+  refuses("k_scale is at 0x20048, not 64 bytes behind k", [&] { args.k_scale = at<float>(0x20000 + 72); });
+  refuses("v is at 0x20088, not 68 bytes behind k", [&] { args.v = at(0x20000 + 136); });
+  refuses("v_scale is at 0x8004, not 132 bytes behind k", [&] { args.v_scale = at<float>(0x8004); });
+  refuses("v_stride_token is 1096 bytes, but that of k is 1088", [&] { args.v_stride_token = kHeads * kRow + 8; });
+  refuses("kv_scale_stride_head is 140 bytes, but that of k is 136", [&] { args.kv_scale_stride_head = 35; });
+  refuses("k_stride_batch is 17416 bytes, not a multiple of 16", [&] {
+    args.k_stride_batch = args.v_stride_batch = 16 * kHeads * kRow + 8;
+    args.kv_scale_stride_batch = args.k_stride_batch / 4;
+  });
 
-  // Elements of one byte likewise.
+  // Elements of one byte likewise, with the strides of dense rows.
   features().kv_format = KvFormat::fp8_e4m3;
-  refuses("k_stride_head is 124 elements, less than head_dim, 128", [&] { args.k_stride_head = 124; });
+  args.k_stride_head = args.k_stride_token = args.k_stride_batch = 0;
+  args.v_stride_head = args.v_stride_token = args.v_stride_batch = 0;
+  args.kv_scale_stride_head = args.kv_scale_stride_token = args.kv_scale_stride_batch = 0;
+  args.k_scale = at<float>(0x20000 + 128), args.v = at(0x20000 + 132), args.v_scale = at<float>(0x20000 + 260);
+  EXPECT_EQ(bound().v_stride_token, kHeads * 264);
+  EXPECT_EQ(bound().kv_scale_stride_token, kHeads * 264 / 4);
   refuses("v_scale is null", [&] { args.v_scale = nullptr; });
 }
 

@@ -57,9 +57,16 @@ TEST(LookupPdl, AWinnerOfItsOwnInTheBucketGoesBeforeTheOrdinaryOneOfTheShape) {
   EXPECT_TRUE(choice.tuned_pdl);
 }
 
-TEST(LookupPdl, KernelsThatBringScalesWithRowsStartInTurn) {
+TEST(LookupPdl, LanesThatBringScalesWithRowsStartInTurn) {
   DecodeProblem problem = kDependent;
   problem.features = {.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row};
+  EXPECT_TRUE(as_launched(problem, {9, 0, true}).pdl);
+  const Choice boxes = table_of({}).find(problem, kMeasured);
+  EXPECT_TRUE(boxes.config.spec.pdl);
+  EXPECT_EQ(boxes.config.spec.load, LoadPath::tensor);
+  EXPECT_TRUE(validate(boxes.config.spec));
+
+  problem.features.page_size = 8;  // too short for boxes
   EXPECT_FALSE(as_launched(problem, {9, 0, true}).pdl);
   EXPECT_FALSE(base_spec({9, 0, true}, problem).pdl);
   const Choice choice = table_of({}).find(problem, kMeasured);
