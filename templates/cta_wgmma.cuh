@@ -24,14 +24,21 @@ LEAN_DEVICE bool enter_cta(const LeanDecodeArgs& args, const LeanTensorMap& k_ma
       if constexpr (!kGathers) prefetch_map(k_map), prefetch_map(v_map);
       init_ring(ring_of_cta());
 #if defined(LEAN_PASSES)
-      init_passes();
+      init_pieces();
 #endif
     }
     __syncwarp();
     asm volatile("bar.arrive %0, %1;" ::"n"(kFirstBarrier + 2), "n"(kThreads + 32) : "memory");
   }
   if (threadIdx.x < kThreads) init_fix_up();
+#if defined(LEAN_PASSES)
+  Walk rest;
+  bool any_rest;
+  const bool any = start_walk(args, length, part_sums, walk, rest, any_rest);
+  if (threadIdx.x / 32 == kWarps + kPartProducers) note_piece(1, any_rest, rest);  // which finds the others
+#else
   const bool any = start_walk(args, length, part_sums, walk);
+#endif
   if constexpr (kStamped) {
     if (any) stamp(args, kPlaced);
   }
@@ -44,7 +51,7 @@ LEAN_DEVICE void produce_in_cta(const LeanDecodeArgs& args, const LeanTensorMap&
 #if defined(LEAN_PASSES)
   if (threadIdx.x / 32 > kWarps + kPartProducers) return;
   sync_producers();
-  if (threadIdx.x / 32 == kWarps + kPartProducers) return find_passes(args, walk);
+  if (threadIdx.x / 32 == kWarps + kPartProducers) return find_pieces(args, walk);
 #else
   if constexpr (!kGathers && kProducerWarps > kPartProducers) {  // of which some are there for their registers alone
     if (threadIdx.x / 32 >= kWarps + kPartProducers) return;

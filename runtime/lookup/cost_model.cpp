@@ -192,6 +192,11 @@ void LaunchModel::add_mix(const DecodeStep& step, const KernelSpec& spec, const 
   add(line.decodes, mixed.decodes, step.visible.longest_context);
   add(line.chunks, mixed.chunks, of_chunk);
   mixed.tile_us = mixed.tiles_us / static_cast<double>(line.lean_tiles());
+  // Of the row blocks of a chunk, each reads what the one before it has read.
+  const std::int64_t blocks =
+      line.chunks.output_tiles / std::max<std::int64_t>(mix.chunks * std::int64_t{step.problem.kv_heads}, 1);
+  other_readers_ = blocks > 1 ? 1 : 0;
+  mixed.alike = line.alike;
   // Where the average LeanTile is, the average CTA begins and ends.
   mixed.cut_us = costs.segment + first_us / mixed.tiles_us;
   start_us_ += first_us / mixed.tiles_us - row_us_;
@@ -203,13 +208,19 @@ ModelledTime LaunchModel::with_mix(std::int64_t grid) const {
   const std::int64_t at_once = std::min(grid, held_ * sms_);
   const auto ctas = static_cast<double>(grid), busy = static_cast<double>(at_once);
   const double crowded = std::max(static_cast<double>(divide_up(at_once, sms_)) * crowding_, 1.0);
-  const double range_us = mixed_->tiles_us / ctas, segments_us = (mixed_->segments_us + ctas * mixed_->cut_us) / busy;
+  // Where output tiles are as long, a grid may cut them alike, or none of them.
+  const std::int64_t alike = mixed_->alike;
+  const bool even = alike > 0 && (grid % alike == 0 || alike % grid == 0);
+  const auto cuts = static_cast<double>(even ? std::max<std::int64_t>(grid - alike, 0) : grid);
+  const double range_us = mixed_->tiles_us / ctas, segments_us = (mixed_->segments_us + cuts * mixed_->cut_us) / busy;
   // Ranges are whole LeanTiles.
   const double sm_us = crowded * (mixed_->tiles_us / busy + mixed_->tile_us / 2) + segments_us;
-  const double stream = soft_max(sm_us, (bytes_ + row_bytes_) / parameters_.memory_rate) - segments_us;
+  const double kv_bytes = alike > 0 ? bytes_ * reads_of_kv(grid) : bytes_;
+  const double stream = soft_max(sm_us, (kv_bytes + row_bytes_) / parameters_.memory_rate) - segments_us;
   double merge = 0;
   for (const Mixed::Part& part : {mixed_->decodes, mixed_->chunks}) {
-    const auto more = static_cast<std::int64_t>(std::min(std::ceil(part.longest_us / range_us), ctas - 1));
+    const auto more = even ? std::max<std::int64_t>(grid / alike, 1) - 1
+                           : static_cast<std::int64_t>(std::min(std::ceil(part.longest_us / range_us), ctas - 1));
     if (more > 0) merge = std::max(merge, part.partial_us * static_cast<double>(merged_in_a_row(1 + more)));
   }
   return {.start = factors[0] * start_us_,

@@ -86,6 +86,7 @@ class LaunchModel {
     double tiles_us = 0, segments_us = 0;  // of all LeanTiles, and of starting all output tiles
     double cut_us = 0;                     // of the partial that a range leaves where it ends within an output tile
     double tile_us = 0;                    // of the average LeanTile
+    std::int64_t alike = 0;                // MixedLine::alike
   };
 
   const ModelParameters& parameters_;

@@ -8,7 +8,6 @@
 #include "generator/kv_encoding.hpp"
 #include "runtime/cuda/loaded_kernel.hpp"
 #include "runtime/lookup/grids.hpp"
-#include "runtime/lookup/mixed_line.hpp"
 #include "runtime/lookup/specs.hpp"
 
 namespace leanattn {
@@ -25,17 +24,6 @@ std::int64_t even_grid(std::int64_t most, std::int64_t outputs) {
   constexpr double kWorthwhileShare = 0.85;
   if (outputs > most) return most;
   const std::int64_t even = most / outputs * outputs;
-  return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(most) ? even : most;
-}
-
-/// The grid of a launch with prefill. Of chunks of about the same length, cut alike, row blocks read the same KV at the
-/// same time, and all but the first of them find it in L2. Otherwise nobody knows how many output tiles there are.
-std::int64_t prefill_grid(const DecodeStep& step, const KernelSpec& spec, std::int64_t most) {
-  constexpr double kWorthwhileShare = 0.95;
-  if (!step.is_mixed()) return most;
-  const MixedLine line = mixed_line(step, spec, layout_of(spec));
-  if (line.decodes.output_tiles > 0 || line.chunks.output_tiles > most) return most;
-  const std::int64_t even = most / line.chunks.output_tiles * line.chunks.output_tiles;
   return static_cast<double>(even) >= kWorthwhileShare * static_cast<double>(most) ? even : most;
 }
 
@@ -90,8 +78,9 @@ std::vector<Config> default_configs(const DecodeStep& step) {
     const std::int64_t outputs = output_tiles(step, *spec);
     const std::int64_t most = std::min(lean_tiles(step, *spec), kMostCtas);
     const std::int64_t resident = std::min(most, resident_grid(step.device, *spec));
-    const std::int64_t grid = has_prefill(spec->features) ? prefill_grid(step, *spec, resident)
-                                                          : even_grid(resident, std::min(outputs, kMostCtas));
+    // Nobody knows how many output tiles a launch with prefill has.
+    const std::int64_t grid =
+        has_prefill(spec->features) ? resident : even_grid(resident, std::min(outputs, kMostCtas));
     const Config config{*spec, grid, segment_cost(step, *spec), l2_promotion(step, *spec)};
     configs.push_back(with_fitting_fix_up(step, config));
     // The next best, if the kernel that waits spills.

@@ -19,11 +19,14 @@ MixedLine mixed_line(const DecodeStep& step, const KernelSpec& spec, const Kerne
     line.decodes.lean_tiles =
         saturating_product(line.decodes.output_tiles, std::max<std::int64_t>(1, divide_up(context, spec.tile)));
   }
-  // Of several chunks, each fills its last row block to a half.
+  // Of several chunks, each fills its last row block to a half, unless equal ones would fill theirs.
   const std::int64_t tokens = chunk_tokens(shape), rows = saturating_product(tokens, spec.group);
-  const std::int64_t blocks = std::max<std::int64_t>(mix.chunks, blocks_of(rows) + (mix.chunks - 1) / 2);
+  const bool full = rows % saturating_product(mix.chunks, layout.rows) == 0;
+  const std::int64_t blocks = std::max<std::int64_t>(mix.chunks, blocks_of(rows) + (full ? 0 : (mix.chunks - 1) / 2));
   line.chunks.rows = static_cast<int>(std::min<std::int64_t>(divide_up(rows, mix.chunks), layout.rows));
   line.chunks.output_tiles = saturating_product(blocks, kv_heads);
+  if (decodes == 0 && full && tokens <= saturating_product(mix.chunks, spec.tile))
+    line.alike = line.chunks.output_tiles;
   // A row block reads up to its last query token, and its last LeanTile is half full.
   const double average = static_cast<double>(mix.chunk_pairs) / static_cast<double>(tokens),
                end = average + (static_cast<double>(line.chunks.rows) / spec.group - 1) / 2;

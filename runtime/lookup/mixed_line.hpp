@@ -19,6 +19,8 @@ struct MixedLine {
     int rows = 0;  ///< query rows of an output tile that exist
   };
   Part decodes, chunks;
+  /// All output tiles, where they read about as many tokens and have all their rows; 0 where that is not known.
+  std::int64_t alike = 0;
 
   std::int64_t output_tiles() const { return saturating_sum(decodes.output_tiles, chunks.output_tiles); }
   std::int64_t lean_tiles() const { return saturating_sum(decodes.lean_tiles, chunks.lean_tiles); }

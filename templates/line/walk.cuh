@@ -41,6 +41,7 @@ struct Walk {
 #endif
 #if defined(LEAN_PASSES)
   u32 pass, shift;  // which range of this CTA's it is, of 2^shift
+  u32 piece;        // and which piece of all its ranges (FoundPieces)
 #endif
 };
 
@@ -350,45 +351,69 @@ LEAN_DEVICE bool start_range(const LeanDecodeArgs& args, int first_length, u32* 
 }
 
 #if defined(LEAN_PASSES)
-// Where the passes behind the first one begin. A producer warp without copies finds them while the first one is walked,
-// so that no other warp has the search in its main loop.
-struct FoundPasses {
-  Walk walk[kMostPasses];
-  bool any[kMostPasses];
+// A range that begins inside of an output tile is walked in two pieces: first from the next output tile on, and then
+// the rest of the one that it begins inside of. So CTAs begin at the first token of their output tiles, and row blocks
+// of a KV head read the same KV at about the same time. Pass p has pieces 2p and 2p + 1, of which there may be none.
+//
+// A producer warp without copies finds all but the first one while that is walked, so that no other warp has the search
+// in its main loop.
+constexpr int kMostPieces = 2 * kMostPasses - 1;  // behind the first one
+struct FoundPieces {
+  Walk walk[kMostPieces];
+  bool any[kMostPieces];
   alignas(8) u64 barrier;  // completes once they are found
 };
-LEAN_DEVICE FoundPasses& found_passes() {
-  __shared__ FoundPasses found;
+LEAN_DEVICE FoundPieces& found_pieces() {
+  __shared__ FoundPieces found;
   return found;
 }
-LEAN_DEVICE void init_passes() { init_barrier(shared_address(&found_passes().barrier), 1); }
-LEAN_DEVICE void find_passes(const LeanDecodeArgs& args, Walk& walk) {
-  while (++walk.pass < 1u << walk.shift) {
-    const bool any = start_range<false>(args, first_length(args), nullptr, walk);
-    if (threadIdx.x % 32 == 0) found_passes().walk[walk.pass] = walk, found_passes().any[walk.pass] = any;
-  }
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(shared_address(&found_passes().barrier));
+LEAN_DEVICE void init_pieces() { init_barrier(shared_address(&found_pieces().barrier), 1); }
+LEAN_DEVICE void note_piece(u32 piece, bool any, const Walk& walk) {
+  if (threadIdx.x % 32 != 0) return;
+  FoundPieces& found = found_pieces();
+  found.walk[piece - 1] = walk, found.walk[piece - 1].piece = piece, found.any[piece - 1] = any;
 }
 
-// Goes to the first segment of the next pass. False behind the last one.
-LEAN_DEVICE bool next_pass(Walk& walk) {
-  while (walk.pass + 1 < 1u << walk.shift) {
-    const u32 pass = walk.pass + 1;
-    while (!is_complete(shared_address(&found_passes().barrier), 0)) continue;
-    const bool any = found_passes().any[pass];
-    walk = found_passes().walk[pass];
-    if (any) return true;
+// Finds where the range of walk.pass begins. `rest` is what is left for its second piece, if there is any.
+template <bool kOfAnyBatch>
+LEAN_DEVICE bool start_pieces(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk, Walk& rest,
+                              bool& any_rest) {
+  const bool any = start_range<kOfAnyBatch>(args, first_length, part_sums, walk);
+  rest = walk, any_rest = any && walk.segment.tile_begin > 0 && next_of_range(args, walk);
+  if (any_rest) rest.end = walk.origin;
+  if (!any_rest) walk = rest;
+  return any;
+}
+// Notes the pieces of all passes behind the first one.
+LEAN_DEVICE void find_pieces(const LeanDecodeArgs& args, Walk& walk) {
+  while (++walk.pass < 1u << walk.shift) {
+    Walk rest;
+    bool any_rest;
+    const bool any = start_pieces<false>(args, first_length(args), nullptr, walk, rest, any_rest);
+    note_piece(2 * walk.pass, any, walk), note_piece(2 * walk.pass + 1, any_rest, rest);
+  }
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(shared_address(&found_pieces().barrier));
+}
+
+// Goes to the first segment of the next piece. False behind the last one.
+LEAN_DEVICE bool next_piece(Walk& walk) {
+  for (u32 piece = walk.piece + 1; piece < 2u << walk.shift; piece++) {
+    while (!is_complete(shared_address(&found_pieces().barrier), 0)) continue;
+    if (!found_pieces().any[piece - 1]) continue;
+    walk = found_pieces().walk[piece - 1];
+    return true;
   }
   return false;
 }
 // Only the first pass is searched here. Its range has a LeanTile if the line has passes, for these are long.
-LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {
-  walk.pass = walk.shift = 0;
-  return start_range<true>(args, first_length, part_sums, walk);
+LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk, Walk& rest,
+                            bool& any_rest) {
+  walk.pass = walk.shift = walk.piece = 0;
+  return start_pieces<true>(args, first_length, part_sums, walk, rest, any_rest);
 }
 LEAN_DEVICE bool next_segment(const LeanDecodeArgs& args, Walk& walk) {
-  return next_of_range(args, walk) || next_pass(walk);
+  return next_of_range(args, walk) || next_piece(walk);
 }
 #else
 LEAN_DEVICE bool start_walk(const LeanDecodeArgs& args, int first_length, u32* part_sums, Walk& walk) {

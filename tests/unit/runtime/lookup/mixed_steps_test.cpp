@@ -112,6 +112,15 @@ TEST(MixedLookup, WhereTheWinnerDoesNotRunThePredictedAndTheDefaultsFollow) {
   EXPECT_EQ(order[1].config.spec, default_config({fictional_gpu(), kPrefill, kStep}).spec);
 }
 
+TEST(MixedLookup, OutputTilesThatAreKnownToBeAlikeAreNotCut) {
+  // 8 chunks of 64 tokens have two row blocks each: 128 output tiles with 8 KV heads, on 132 SMs.
+  const auto table = table_of({});
+  EXPECT_EQ(table.find(kPrefill, mixed(0, 1, 8, 64, 16384)).config.grid, 128);
+  // Of chunks that do not fill their row blocks, and beside decodes, nobody knows how many there are.
+  EXPECT_EQ(table.find(kPrefill, mixed(0, 1, 8, 60, 16384)).config.grid, fictional_gpu().sm_count);
+  EXPECT_EQ(table.find(kPrefill, mixed(1, 16384, 8, 64, 16384)).config.grid, fictional_gpu().sm_count);
+}
+
 TEST(MixedLookup, DistancesAreOctavesOfWhatMixesDifferIn) {
   const DeviceFacts device = fictional_gpu();
   const auto at = [&](const Shape& shape) { return shape_features_of({device, kPrefill, shape}); };
