@@ -76,9 +76,9 @@ CHECK_PAGES_HD unsigned long long lean_find_offender(const LeanDecodeArgs& args,
     const long long position = length - query_tokens + query;
     const bool none = at->first == 0 && at->end == 0;
     bool wrong = !none && (at->first < 0 || at->first > position || at->end <= position);
-    // Where one span holds this query token and the one before, it is that of both.
+    // Where one span holds this query token and the one before, it is that of both, of which this one may see less.
     if (query > 0 && (at[-1].end > position || (!none && at->first < position)))
-      wrong |= at[-1].first != at->first || at[-1].end != at->end;
+      wrong |= at[-1].first > at->first || at[-1].end != at->end;
     if (wrong) return lean_offender(request, kLeanQueryOffsets, 2 + query);
   }
   // What nobody selects may have no page.

@@ -161,11 +161,14 @@ struct Requests {
       starts.push_back(starts.back() + count);
       lengths.push_back(up_to(3) == 0 ? count : up_to(5) == 0 ? -1 : up_to(kCapacity + 9));
       kv_offsets.push_back(kv_offsets.back() + length(i));
-      // Every second piece of a context, which all have the same size, is a span.
-      const int size = up_to(3) == 0 ? kCapacity * 2 : 1 + up_to(40), odd = up_to(1);
+      // Every second piece of a context, which all have the same size, is a span, of which later query tokens may see
+      // a later begin.
+      const int size = up_to(3) == 0 ? kCapacity * 2 : 1 + up_to(40), odd = up_to(1),
+                back = up_to(2) == 0 ? up_to(8) : kCapacity * 2;
       for (int query = 0; query < count; ++query) {
         const int position = length(i) - count + query, piece = position / size;
-        spans.push_back(position < 0 || piece % 2 != odd ? LeanSpan{0, 0} : LeanSpan{piece * size, (piece + 1) * size});
+        const LeanSpan span{std::max(piece * size, position - back), (piece + 1) * size};
+        spans.push_back(position < 0 || piece % 2 != odd ? LeanSpan{0, 0} : span);
       }
     }
   }

@@ -155,7 +155,7 @@ TEST_F(ArrayChecks, NameTheFirstLengthThatASecondCacheDoesNotHave) {
 TEST_F(ArrayChecks, NameTheFirstSpanThatDoesNotHoldItsQueryTokensOrOverlapsAnother) {
   // Query tokens 0 to 3 are tokens 36 to 39 of request 0, and 4 to 6 tokens 30 to 32 of request 2.
   problem_.features.q_len = 4, problem_.features.ragged_q = problem_.features.spans = true;
-  const std::vector<LeanSpan> sound{{30, 38}, {30, 38}, {0, 0}, {39, 50}, {0, 0}, {31, 32}, {32, 33}};
+  const std::vector<LeanSpan> sound{{30, 38}, {31, 38}, {0, 0}, {39, 50}, {0, 0}, {31, 32}, {32, 33}};
   std::vector<LeanSpan> spans = sound;
   args_.spans = spans.data();
   EXPECT_EQ(finds(), "");
@@ -168,7 +168,8 @@ TEST_F(ArrayChecks, NameTheFirstSpanThatDoesNotHoldItsQueryTokensOrOverlapsAnoth
   expect(2, {39, 41}, "spans[2], of query token 2 of request 0, is 39 to 41");
   expect(2, {30, 39}, "spans[2], of query token 2 of request 0, is 30 to 39");
   expect(3, {38, 50}, "spans[3], of query token 3 of request 0, is 38 to 50");
-  expect(5, {31, 33}, "spans[6], of query token 2 of request 2, is 32 to 33");
+  expect(5, {31, 34}, "spans[6], of query token 2 of request 2, is 32 to 33");
+  expect(1, {29, 38}, "spans[1], of query token 1 of request 0, is 29 to 38");
   expect(0, {-1, 38}, "spans[0], of query token 0 of request 0, is -1 to 38");
   expect(1, {0, 0}, "spans[1], of query token 1 of request 0, is 0 to 0");
 }
