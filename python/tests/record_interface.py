@@ -38,6 +38,7 @@ ENGINES = {
             "vllm.model_executor.layers.quantization.input_quant_fp8": ["QuantFP8"],
             "vllm.model_executor.layers.quantization.utils.quant_utils": ["GroupShape"],
             "vllm.plugins": ["DEFAULT_PLUGINS_GROUP"],
+            "vllm.utils.torch_utils": ["np_to_pinned_tensor"],
             "vllm.v1.attention.backend": ["AttentionBackend", "AttentionCGSupport", "AttentionImpl", "AttentionImplBase", "AttentionMetadataBuilder",
                                           "AttentionType", "CommonAttentionMetadata", "MLAAttentionImpl", "MultipleOf", "max_decode_query_len"],
             "vllm.model_executor.layers.attention.mla_attention": [
@@ -48,7 +49,8 @@ ENGINES = {
             "vllm.model_executor.layers.attention.sparse_mla_attention": ["SparseMLACommonImpl", "SparseMLACommonMetadataBuilder"],
             "vllm.v1.attention.backends.mla.flashmla_sparse": ["FlashMLASparseBackend", "FlashMLASparseImpl", "FlashMLASparseMetadataBuilder"],
             "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
-            "vllm.v1.attention.backends.triton_attn": ["TritonAttentionBackend", "TritonAttentionImpl", "TritonAttentionMetadataBuilder"],
+            "vllm.v1.attention.backends.triton_attn": ["TritonAttentionBackend", "TritonAttentionImpl", "TritonAttentionMetadata",
+                                                       "TritonAttentionMetadataBuilder"],
             "vllm.v1.attention.backends.utils": ["get_kv_cache_layout", "split_decodes_and_prefills"],
             "vllm.v1.attention.ops.common": ["cp_lse_ag_out_rs"],
             "vllm.v1.attention.ops.dcp": ["cp_lse_ag_out_rs", "dcp_a2a_lse_reduce"],

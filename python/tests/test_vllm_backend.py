@@ -42,16 +42,16 @@ def adapter(version, engines, monkeypatch):
 class Model:
     """A model of one kind of layer, as vLLM knows it after loading: its configuration, a layer and the builder of its metadata."""
 
-    def __init__(self, adapter, speculative=0, ranks=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", **implementation):
+    def __init__(self, adapter, speculative=0, ranks=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", images=False, clamped=False, **implementation):
         self.head_dim, stand_in.group.world_size = implementation.pop("head_size", HEAD_DIM), ranks
         # vLLM has context parallelism only where ranks share a KV head.
         backend, kv_heads = adapter.Backend, implementation.pop("num_kv_heads", KV_HEADS if ranks == 1 else 1)
         given = {"alibi_slopes": None, "sliding_window": None, "kv_cache_dtype": kv_cache_dtype, **implementation}
         self.impl = backend.get_impl_cls()(Q_HEADS, self.head_dim, self.head_dim**-0.5, kv_heads, **given)
         scale = lambda: Tensor((scale_heads,) if scale_heads > 1 else (), "fp32")  # noqa: E731
-        self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=scale(), _v_scale=scale(), _q_scale=scale())
+        self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=scale(), _v_scale=scale(), _q_scale=scale(), mm_prefix_clamp_sliding_window=clamped)
         self.config = types.SimpleNamespace(
-            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16", is_mm_prefix_lm=False, rswa_window=None),
+            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16", is_mm_prefix_lm=images, rswa_window=None),
             scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS, max_num_batched_tokens=MOST_TOKENS),
             parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
@@ -342,8 +342,7 @@ def test_how_strong_graphs_are(adapter, monkeypatch, graphs):
         return
     for model in ({"ranks": 2}, {"kv_cache_dtype": "fp8"}, {"attn_type": "encoder_only"}, {"head_size": 272}):
         assert support(**model) is AttentionCGSupport.UNIFORM_BATCH
-    for setting, value in (("is_mm_prefix_lm", True), ("rswa_window", 64)):
-        assert support(lambda config: setattr(config.model_config, setting, value)) is AttentionCGSupport.UNIFORM_BATCH  # noqa: B023
+    assert support(lambda config: setattr(config.model_config, "rswa_window", 64)) is AttentionCGSupport.UNIFORM_BATCH
     monkeypatch.setattr(stand_in.Platform, "family", 80)
     assert support() is AttentionCGSupport.UNIFORM_BATCH
     monkeypatch.setattr(stand_in.Platform, "family", 90)
@@ -451,7 +450,7 @@ def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monke
 @pytest.mark.parametrize("why, tokens, common, model", [
     ("not causal", [1, 1], {"causal": False}, {}),
     ("causal for some", [1, 1], {"causal": "a tensor"}, {}),
-    ("images seen both ways", [1, 1], {"mm_req_doc_ranges": {0: [(0, 4)]}}, {}),
+    ("images of a model that has none", [1, 1], {"mm_req_doc_ranges": {0: [(0, 4)]}}, {}),
     ("a window beside a prompt", [1, 1], {"rswa_prefix_lens": "a tensor"}, {}),
     ("padded by tokens alone", [1, 1], {"padded": 2}, {"kv_cache_dtype": "fp8"}),
     ("an encoder", [1, 1], {}, {"attn_type": "encoder_only"}),
@@ -591,10 +590,8 @@ def test_what_leanattn_does_not_compute_over_inline_scales_is_tritons(adapter, n
     assert launches == [] and metadata.of == "Triton" and model.impl.flash.seen[0].output is output
     given = [128, "torch.bfloat16", name, 16, False, False, False, False, None]
     assert adapter.Backend.supports_combination(*given) is None
-    given[7] = True  # ranges that see beyond themselves
-    assert adapter.Backend.supports_combination(*given) == "of Triton"
     given[0] = 80
-    assert (adapter.Backend.supports_combination(*given) == "of Triton") == (not name.startswith("int4"))
+    assert (adapter.Backend.supports_combination(*given) is None) == (not name.startswith("int4"))
     for more, setting in (({"ranks": 2}, None), ({"attn_type": "encoder_only"}, None), ({}, batch_invariant)):
         if setting is not None:
             setting(monkeypatch)
@@ -651,9 +648,9 @@ def test_a_cache_of_another_type_than_the_model_is_refused(adapter):
 
 def test_flash_attention_says_what_it_takes_where_rows_are_its_own(adapter, monkeypatch):
     backend, theirs = adapter.Backend, "of FlashAttention"
-    assert backend.supports_kv_cache_dtype("fp8") == backend.supports_mm_prefix() == backend.supports_per_head_quant_scales() == theirs
+    assert backend.supports_kv_cache_dtype("fp8") == backend.supports_per_head_quant_scales() == theirs
     given = [128, "torch.bfloat16", "auto", 16, False, False, False, False, None]
-    for place, other in ((0, 272), (2, "fp8"), (7, True)):
+    for place, other in ((0, 272), (2, "fp8")):
         assert backend.supports_combination(*given[:place], other, *given[place + 1:]) == theirs
     monkeypatch.setattr(stand_in.Platform, "family", 80)
     assert backend.supports_sink() == backend.supports_combination(*given) == theirs

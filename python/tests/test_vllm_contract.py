@@ -162,7 +162,9 @@ def test_the_metadata_has_what_vllm_reads_of_it(adapter, version):
     from leanattn.vllm.backend import Metadata
 
     fields = stand_in.contract(version)["modules"]["vllm.v1.attention.backends.flash_attn"]["classes"]["FlashAttentionMetadata"]["attributes"]
-    assert [field.name for field in dataclasses.fields(Metadata)] == [*list(fields)[:7], "rows", "rest"]
+    assert [field.name for field in dataclasses.fields(Metadata)] == [*list(fields)[:7], "rows", "rest", "mm_prefix_range_tensor"]
+    triton = stand_in.contract(version)["modules"]["vllm.v1.attention.backends.triton_attn"]["classes"]["TritonAttentionMetadata"]["attributes"]
+    assert "mm_prefix_range_tensor" in triton  # from which vLLM takes images by that name
 
 
 def test_graphs_of_latent_attention_hold_decode_and_uniform_speculation(adapter):

@@ -293,7 +293,8 @@ BEHAVIOUR = {
            "init_logger": logging.getLogger, "get_dcp_group": lambda: group, "cp_lse_ag_out_rs": _combine, "dcp_a2a_lse_reduce": _combine,
            "get_current_vllm_config_or_none": lambda: None, "set_current_vllm_config": _current_config, "get_kv_cache_layout": lambda: "NHD",
            "reshape_and_cache_flash": _update_cache,
-           "single_rht": _rotate},
+           "single_rht": _rotate,
+           "np_to_pinned_tensor": lambda array: array},
 }
 
 

@@ -102,13 +102,14 @@ def load(folder):
     return package.__version__
 
 
-def attention(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None):
+def attention(*given, **features):
     """The first of attention_and_lse."""
-    return attention_and_lse(q, k, v, first, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes)[0]
+    return attention_and_lse(*given, **features)[0]
 
 
-def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None):
-    """q [tokens, heads, d] at positions first..., k and v [context, kv_heads, d], in fp64. Also the log-sum-exp, [tokens, heads]."""
+def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None, also=False):
+    """q [tokens, heads, d] at positions first..., k and v [context, kv_heads, d], in fp64. Also the log-sum-exp, [tokens, heads]. `also`: what query
+    tokens see beside the causal mask and the window, [tokens, context]."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.double().repeat_interleave(group, 1) for tensor in (k, v))
     scores = torch.einsum("thd,chd->htc", q.double(), k) * scale
@@ -120,11 +121,21 @@ def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=No
     hidden = key > own
     if window:
         hidden = hidden | (key <= own - window)
-    scores = scores.masked_fill(hidden, float("-inf"))
+    scores = scores.masked_fill(hidden & ~torch.as_tensor(also, device=q.device), float("-inf"))
     if sinks is not None:
         scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, q.shape[0], 1)), -1)
     weights = torch.softmax(scores, -1)[..., :k.shape[0]].nan_to_num(0.0)
     return torch.einsum("htc,chd->thd", weights, v), torch.logsumexp(scores, -1).T
+
+
+def seen_images(images, first, tokens, context, clamp):
+    """What query tokens at positions first... see of images, from first to last token each, [tokens, context]; `clamp`: no more than so many tokens
+    behind themselves; 0: all."""
+    own, key = first + torch.arange(tokens)[:, None], torch.arange(context)
+    seen = torch.zeros(tokens, context, dtype=torch.bool)
+    for begin, end in images:
+        seen |= (begin <= own) & (own <= end) & (begin <= key) & (key <= end)
+    return seen & (own - key < clamp) if clamp else seen
 
 
 class Calls:
@@ -133,13 +144,14 @@ class Calls:
     def __init__(self):
         self.decoded = self.prefilled = 0
         self.prefills = True  # whether there are kernels for prefill
-        self.planned = set()  # query heads, KV heads, and whether with log-sum-exp
+        self.planned = set()  # query heads, KV heads, and whether with log-sum-exp and with spans
         self._counting = threading.Lock()
 
-    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out=None, return_lse=False, q_offsets=None, max_q_len=None, scale,
+    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out=None, return_lse=False, q_offsets=None, max_q_len=None, spans=None, scale,
                window=0, soft_cap=0.0, sink_logits=None, alibi_slopes=None, shape, engine, workspace, batch_invariant):
         assert k_cache.shape[2] == v_cache.shape[2] == PAGE and shape.batch >= len(context_lengths) == len(page_table)
-        assert (q_offsets is None) == (max_q_len is None) and (q.shape[1], k_cache.shape[1], return_lse) in self.planned
+        assert (q_offsets is None) == (max_q_len is None) and (q.shape[1], k_cache.shape[1], return_lse, spans is not None) in self.planned
+        assert spans is None or spans.shape == (len(q), 2) and q_offsets is not None
         out, lse = torch.full_like(q, float("nan")) if out is None else out, torch.full(q.shape[:2], float("nan"), dtype=torch.float32)
         starts = list(range(len(context_lengths) + 1)) if q_offsets is None else q_offsets.tolist()
         assert max(b - a for a, b in itertools.pairwise(starts)) <= (max_q_len or 1) and starts[-1] <= len(q) == len(out)
@@ -147,8 +159,10 @@ class Calls:
             length = int(context_lengths[request])
             pages = page_table[request, :-(-length // PAGE)].long()
             k, v = (cache[pages].transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:length] for cache in (k_cache, v_cache))
+            of, key = None if spans is None else spans[begin:end, :, None], torch.arange(length)
             out[begin:end], lse[begin:end] = attention_and_lse(q[begin:end], k, v, length - (end - begin), scale=scale, window=window,
-                                                               soft_cap=soft_cap, sinks=sink_logits, slopes=alibi_slopes)
+                                                               soft_cap=soft_cap, sinks=sink_logits, slopes=alibi_slopes,
+                                                               also=of is not None and (of[:, 0] <= key) & (key < of[:, 1]))
         self._count(decoded=starts[-1])
         return (out, lse) if return_lse else out
 
@@ -182,7 +196,7 @@ class Calls:
     def plan(self, problem, shape, *, max_batch):
         """Of the engine."""
         assert shape.batch == max_batch and shape.longest_context > 0 and problem.head_dim == HEAD_DIM and problem.page_size == PAGE
-        self.planned.add((problem.q_heads, problem.kv_heads, problem.lse))
+        self.planned.add((problem.q_heads, problem.kv_heads, problem.lse, problem.spans))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
 
@@ -193,16 +207,17 @@ def update_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtyp
             key_cache[slot // PAGE, slot % PAGE], value_cache[slot // PAGE, slot % PAGE] = key[token], value[token]
 
 
-def configuration(speculative, part, kv_heads):
+def configuration(speculative, part, kv_heads, images):
     """What vLLM's builder reads of its configuration; everything else may be anything."""
     made = MagicMock()
     made.model_config.max_model_len, made.model_config.dtype = WIDTH * PAGE, torch.bfloat16
     made.model_config.get_num_attention_heads.return_value, made.model_config.get_num_kv_heads.return_value = Q_HEADS, kv_heads
     made.model_config.get_head_size.return_value, made.model_config.rswa_window = HEAD_DIM, None
-    made.model_config.is_mm_prefix_lm = made.kernel_config.enable_jit_warmup = made.use_v2_model_runner = False
+    made.kernel_config.enable_jit_warmup = made.use_v2_model_runner = False
+    made.model_config.is_mm_prefix_lm = images
     made.parallel_config.decode_context_parallel_size, made.parallel_config.cp_kv_cache_interleave_size = part.ranks, part.interleave
     made.cache_config.cache_dtype, made.scheduler_config.max_num_seqs = "auto", 8
-    made.scheduler_config.max_num_batched_tokens = 64
+    made.scheduler_config.max_num_batched_tokens = 512
     made.compilation_config.max_cudagraph_capture_size, made.compilation_config.cudagraph_capture_sizes = 8, [1, 2, 4, 8]
     made.compilation_config.cudagraph_mode.has_full_cudagraphs.return_value = True
     made.attention_config.flash_attn_max_num_splits_for_cuda_graph = 16
@@ -213,11 +228,13 @@ def configuration(speculative, part, kv_heads):
 
 
 class Model:
-    """A layer and the builder of its metadata; on one of several ranks, where `part` says so. These share a KV head and have Q_HEADS heads each."""
+    """A layer and the builder of its metadata; on one of several ranks, where `part` says so. These share a KV head and have Q_HEADS heads each.
+    `images`: the model sees images both ways; "clamped": in layers with a window no further back than that."""
 
-    def __init__(self, backend, speculative, layout, part=WHOLE, **features):
+    def __init__(self, backend, speculative, layout, part=WHOLE, images=None, **features):
         from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+        self.clamp = features.get("sliding_window") if images == "clamped" else 0
         self.features, self.part, self.kv_heads = features, part, KV_HEADS if part.ranks == 1 else 1
         with DEVICE:  # as vLLM does while it makes a model
             self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, self.kv_heads, features.get("alibi_slopes"),
@@ -227,8 +244,8 @@ class Model:
         if part.ranks > 1:
             self.impl.flash._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
         one = torch.ones((), device=DEVICE)
-        self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one)
-        config = configuration(speculative, part, self.kv_heads)
+        self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one, mm_prefix_clamp_sliding_window=images == "clamped")
+        config = configuration(speculative, part, self.kv_heads, images is not None)
         config.compilation_config.static_forward_context = {"layer": self.layer}
         spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=self.kv_heads, head_size=HEAD_DIM, dtype=torch.bfloat16,
                                  sliding_window=features.get("sliding_window"))
@@ -236,8 +253,9 @@ class Model:
         whole = torch.full((PAGES, PAGE, self.kv_heads, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
         self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole.permute(0, 2, 1, 3).contiguous()
 
-    def step(self, query_tokens, contexts, generator, padding=0):
-        """Fills the cache, runs one step through vLLM's interface, and returns the largest error. `padding` requests of a graph are empty."""
+    def step(self, query_tokens, contexts, generator, padding=0, images=None):
+        """Fills the cache, runs one step through vLLM's interface, and returns the largest error. `padding` requests of a graph are empty. `images` has
+        those of each request."""
         from vllm.v1.attention.backend import CommonAttentionMetadata
         from vllm.v1.attention.backends.utils import get_dcp_local_seq_lens
 
@@ -269,7 +287,7 @@ class Model:
         common = CommonAttentionMetadata(
             query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=lengths.to(DEVICE), seq_lens_cpu_upper_bound=lengths,
             num_reqs=requests + padding, num_actual_tokens=rows, max_query_len=max(query_tokens), max_seq_len=max(contexts), block_table_tensor=table.to(DEVICE),
-            slot_mapping=torch.tensor(slots, device=DEVICE), **local)
+            slot_mapping=torch.tensor(slots, device=DEVICE), mm_req_doc_ranges=images and dict(enumerate(images)), **local)
         metadata = self.builder.build(0, common)
         output = torch.full((rows, Q_HEADS, HEAD_DIM), float("nan"), dtype=torch.bfloat16, device=DEVICE)
         if padding:
@@ -279,8 +297,9 @@ class Model:
         sinks, slopes = self.features.get("sinks"), self.features.get("alibi_slopes")
         wanted = torch.cat([attention(query[begin:begin + new], k, v, context - new, scale=HEAD_DIM**-0.5, sinks=sinks,
                                       window=self.features.get("sliding_window") or 0, soft_cap=self.features.get("logits_soft_cap") or 0.0,
-                                      slopes=None if slopes is None else torch.tensor(slopes, device=DEVICE))
-                            for begin, new, context, (k, v) in zip(starts.tolist(), query_tokens, contexts, whole)])
+                                      slopes=None if slopes is None else torch.tensor(slopes, device=DEVICE),
+                                      also=images is not None and seen_images(of, context - new, new, context, self.clamp))
+                            for begin, new, context, (k, v), of in zip(starts.tolist(), query_tokens, contexts, whole, images or whole)])
         assert part.ranks == 1 or not output.isnan().any()  # not of padding either, for which all ranks have nothing to read
         return (output[:tokens].double() - wanted).abs().max().item(), common
 
@@ -292,6 +311,15 @@ STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], 
              ([3, 1, 150], [500, 31, 400], 2)]}
 FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch.linspace(-1, 2, Q_HEADS).bfloat16().to(DEVICE)}, {"alibi_slopes": [0.5, 0.25, 0.125, 0.0625]},
             {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}]
+
+
+# The same with the images of each request.
+IMAGE_STEPS = [([1, 20, 5], [40, 20, 64], 0, [[(3, 9)], [(0, 6), (9, 17)], [(50, 58)]]),  # a chunk before the end of one, and whole ones
+               ([30, 9], [70, 50], 3, [[(35, 43), (45, 50), (66, 74)], [(1, 7)]]),  # which a chunk begins and ends within, and one before it
+               ([1, 1], [40, 60], 0, [[(33, 41)], []]), ([17, 40], [17, 95], 0, [[], []]), ([6], [6], 0, [[(0, 5)]]),
+               ([2, 1, 130], [64, 9, 333], 0, [[(60, 63)], [], [(230, 238), (300, 308)]])]
+IMAGE_FEATURES = [({}, "whole"), ({"sliding_window": 9}, "whole"), ({"sliding_window": 4}, "clamped"), ({}, "clamped"),
+                  ({"sliding_window": 12, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}, "whole")]
 
 
 # Over ranks: with contexts that leave some of them without a token.
@@ -344,12 +372,27 @@ def main():
                 assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padded, sum(query_tokens) - mine)
             assert error < 0.02, (features, layout, query_tokens, error)
             steps, worst = steps + 1, max(worst, error)
-    if calls is not None:
-        more, largest = steps_over_ranks(backend, calls)
+    for more, largest in [steps_with_images(backend, calls), *([steps_over_ranks(backend, calls)] if calls is not None else [])]:
         steps, worst = steps + more, max(worst, largest)
     common = step_without_prefill(model, generator)
     print(f"vLLM {version}, PyTorch {torch.__version__}: the builder takes {host_time(model.builder, common):.1f} us for a step without prefill")
     print(f"{steps} steps agree; largest error {worst:.4f}")
+
+
+def steps_with_images(backend, calls):
+    """Of a model whose images see each other both ways. Returns how many steps agree, and the largest error."""
+    generator, steps, worst = torch.Generator().manual_seed(12), 0, 0.0
+    if calls is not None:
+        calls.prefills = True
+    for (features, kind), layout, speculative in itertools.product(IMAGE_FEATURES, ("NHD", "HND"), (0, 2)):
+        model = Model(backend, speculative, layout, images=kind, **features)
+        for query_tokens, contexts, padding, images in IMAGE_STEPS:
+            before = calls and calls.decoded
+            error, _ = model.step(query_tokens, contexts, generator, padding, images)
+            assert calls is None or calls.decoded == before + sum(query_tokens)
+            assert error < 0.02, (features, kind, layout, query_tokens, error)
+            steps, worst = steps + 1, max(worst, error)
+    return steps, worst
 
 
 def steps_over_ranks(backend, calls):
@@ -407,11 +450,12 @@ def check_selection(backend):
     from vllm.platforms.interface import DeviceCapability
 
     given = dict(head_size=128, dtype=torch.bfloat16, kv_cache_dtype="auto", block_size=16, use_mla=False, has_sink=False, use_sparse=False,
-                 use_mm_prefix=False, use_per_head_quant_scales=False, device_capability=DeviceCapability(9, 0), attn_type="decoder",
+                 use_mm_prefix=True, use_per_head_quant_scales=False, device_capability=DeviceCapability(9, 0), attn_type="decoder",
                  has_sliding_window=True, use_batch_invariant=True)
     assert backend.validate_configuration(**given) == []
-    for changed in ({"has_sink": True}, {"head_size": 256}, {"kv_cache_dtype": "fp8"}, {"use_per_head_quant_scales": True, "kv_cache_dtype": "fp8"},
-                    {"block_size": 528}, {"attn_type": "encoder_only"}):
+    one_byte = {"use_mm_prefix": False, "kv_cache_dtype": "fp8"}
+    for changed in ({"has_sink": True}, {"head_size": 256}, one_byte, {"use_per_head_quant_scales": True, **one_byte}, {"block_size": 528},
+                    {"attn_type": "encoder_only"}):
         assert backend.validate_configuration(**{**given, **changed}) == [], changed
     for changed in ({"use_mla": True}, {"head_size": 72}, {"kv_cache_dtype": "float16"}, {"dtype": torch.float32}):
         assert backend.validate_configuration(**{**given, **changed}) != [], changed

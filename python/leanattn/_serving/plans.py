@@ -55,11 +55,11 @@ def dtype_name(dtype):
     return _DTYPES[str(dtype)]
 
 
-def problem_of(layer, *, dtype, page_size, query_tokens=1, ragged=True, mask="causal", batch_invariant=False):
+def problem_of(layer, *, dtype, page_size, query_tokens=1, ragged=True, mask="causal", spans=False, batch_invariant=False):
     """The problem of a layer, an Options. With more than one query token, requests have that many, or if `ragged` any number up to that."""
     return leanattn.Problem(
         **{**vars(layer), "kv_dtype": layer.kv_dtype or "same"}, dtype=dtype, page_size=page_size, q_len=query_tokens,
-        ragged_q=ragged and query_tokens > 1, mask=mask, batch_invariant=batch_invariant)
+        ragged_q=ragged and query_tokens > 1, mask=mask, spans=spans, batch_invariant=batch_invariant)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

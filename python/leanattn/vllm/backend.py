@@ -10,12 +10,15 @@ import dataclasses
 import functools
 from typing import Any
 
+import vllm.envs as envs
+from vllm.config.vllm import get_current_vllm_config_or_none
 from vllm.platforms import current_platform
 from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, AttentionMetadataBuilder, AttentionType
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from .._serving import plans
 from .implementation import IN_ROW, Implementation, has_prefill_kernels, is_one_byte
+from .spans import Spans
 from .step_plans import Rows, StepPlans, first
 
 
@@ -32,6 +35,7 @@ class Metadata:
     slot_mapping: Any
     rows: Rows
     rest: Any = None
+    mm_prefix_range_tensor: Any = None  #: spans of `rows`, by the name at which vLLM takes images from layers that see them as text
 
 
 def flash_backend():
@@ -76,7 +80,7 @@ class BackendBase(AttentionBackend):
 
     @classmethod
     def supports_mm_prefix(cls):
-        return flash_backend().supports_mm_prefix()
+        return True  # as far as supports_combination says
 
     @classmethod
     def supports_per_head_quant_scales(cls):
@@ -107,12 +111,13 @@ class BackendBase(AttentionBackend):
         names = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}
         if kv_cache_dtype in names and names[kv_cache_dtype] != str(dtype):
             return f"a KV cache of {kv_cache_dtype} for queries of {dtype} not supported"
-        if has_prefill_kernels(head_size, kv_cache_dtype) and not use_mm_prefix:
+        prefills = has_prefill_kernels(head_size, kv_cache_dtype)
+        if kv_cache_dtype in IN_ROW:
+            return None if prefills else f"a KV cache of {kv_cache_dtype} for heads of {head_size} not supported"
+        if prefills and not (use_mm_prefix and _leaves_prefill()):
             return None
-        if kv_cache_dtype in IN_ROW and not has_prefill_kernels(head_size, kv_cache_dtype):
-            return f"a KV cache of {kv_cache_dtype} for heads of {head_size} not supported"
-        own = triton_backend() if kv_cache_dtype in IN_ROW else flash_backend()
-        return own.supports_combination(head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix, device_capability)
+        return flash_backend().supports_combination(head_size, dtype, kv_cache_dtype, block_size, use_mla, has_sink, use_sparse, use_mm_prefix,
+                                                    device_capability)
 
 
 class BuilderBase(AttentionMetadataBuilder):
@@ -124,13 +129,12 @@ class BuilderBase(AttentionMetadataBuilder):
     def get_cudagraph_support(cls, vllm_config, kv_cache_spec):
         """A graph of one launch serves any batch up to its size. How a step is split, and what only some steps have, would be fixed at capture."""
         model, layers = vllm_config.model_config, vllm_config.compilation_config.static_forward_context
-        always = (all(impl.prefills_here for impl, _ in _implementations(layers, layers)) and not model.is_mm_prefix_lm
-                  and model.rswa_window is None)
+        always = all(impl.prefills_here for impl, _ in _implementations(layers, layers)) and model.rswa_window is None
         return AttentionCGSupport.ALWAYS if always else AttentionCGSupport.UNIFORM_BATCH
 
     def __init__(self, kv_cache_spec, layer_names, vllm_config, device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
-        self._plans = None
+        self._plans = self._spans = None
         self._found = _implementations(layer_names, vllm_config.compilation_config.static_forward_context)
         self.dcp_world_size = self._found[0][0].dcp_world_size if self._found else 1
         self.cp_kv_cache_interleave_size = vllm_config.parallel_config.cp_kv_cache_interleave_size
@@ -144,7 +148,13 @@ class BuilderBase(AttentionMetadataBuilder):
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
-        self._plans = StepPlans({impl.options(layer) for impl, layer in self._found}, self, prefills)
+        sees_images = vllm_config.model_config.is_mm_prefix_lm
+        self._plans = StepPlans({impl.options(layer) for impl, layer in self._found}, self, prefills, sees_images)
+        if sees_images:
+            # vLLM says so of all layers with a window, or of none.
+            clamped = any(getattr(layer, "mm_prefix_clamp_sliding_window", False) for _, layer in self._found)
+            most_tokens = max((vllm_config.scheduler_config.max_num_batched_tokens, *(vllm_config.compilation_config.cudagraph_capture_sizes or ())))
+            self._spans = Spans(most_tokens, device, clamped)
 
     @functools.cached_property
     def flash(self):
@@ -165,7 +175,12 @@ class BuilderBase(AttentionMetadataBuilder):
         return made
 
     def build(self, common_prefix_len, common_attn_metadata, fast_build=False):
-        common = common_attn_metadata
+        return self._build(common_prefix_len, common_attn_metadata, fast_build, False)
+
+    def build_for_cudagraph_capture(self, common_attn_metadata):
+        return self._build(0, common_attn_metadata, False, True)
+
+    def _build(self, common_prefix_len, common, fast_build, for_graph):
         if not self._takes(common):
             return self.flash.build(common_prefix_len, common, fast_build)
         requests, tokens, most, rest = common.num_reqs, common.num_actual_tokens, common.max_query_len, None
@@ -180,8 +195,9 @@ class BuilderBase(AttentionMetadataBuilder):
         rows = self._plans.rows(tokens, requests, most, lengths, common.block_table_tensor, common.query_start_loc)
         if rows is None:
             return self.flash.build(common_prefix_len, common, fast_build)
+        spans = None if self._spans is None else self._spans.of(common, requests, tokens, for_graph and rows.offsets is not None)
         return Metadata(common.num_actual_tokens, common.max_query_len, common.query_start_loc, common.max_seq_len, common.seq_lens,
-                        common.block_table_tensor, common.slot_mapping, rows, rest)
+                        common.block_table_tensor, common.slot_mapping, rows, rest, spans)
 
     def update_block_table(self, metadata, blk_table, slot_mapping):
         rows = getattr(metadata, "rows", None)
@@ -195,10 +211,17 @@ class BuilderBase(AttentionMetadataBuilder):
         return made
 
     def _takes(self, common):
-        """Whether leanattn has any part in the step: causal attention of decoder layers, without ranges that see beyond themselves, and over the
+        """Whether leanattn has any part in the step: causal attention of decoder layers, with images only where the model has them, and over the
         ranks of a context-parallel group with the lengths on this one, which vLLM leaves out where it splits a step in two (DBO)."""
-        return (self._plans is not None and common.causal is True and common.mm_req_doc_ranges is None and common.rswa_prefix_lens is None
-                and common.num_reqs > 0 and (self.dcp_world_size == 1 or common.dcp_local_seq_lens is not None))
+        return (self._plans is not None and common.causal is True and (common.mm_req_doc_ranges is None or self._spans is not None)
+                and common.rswa_prefix_lens is None and common.num_reqs > 0
+                and (self.dcp_world_size == 1 or common.dcp_local_seq_lens is not None))
+
+
+def _leaves_prefill():
+    """Whether all prefill of the model that vLLM makes is FlashAttention's, whatever kernels there are."""
+    config = get_current_vllm_config_or_none()
+    return envs.VLLM_BATCH_INVARIANT or config is not None and config.parallel_config.decode_context_parallel_size > 1
 
 
 def _implementations(names, layers):
@@ -216,9 +239,11 @@ def _rest_of(common, requests, others, tokens, other_tokens):
     """vLLM's metadata of the requests behind the first ones, as if these were not there."""
     behind = {name: value[requests:] for name in _BY_REQUEST if (value := getattr(common, name, None)) is not None}
     starts = {name: getattr(common, name)[requests:] - tokens for name in ("query_start_loc", "query_start_loc_cpu")}
+    images = common.mm_req_doc_ranges and {request - requests: of for request, of in common.mm_req_doc_ranges.items() if request >= requests}
     # What is remembered of the whole batch; not in every version.
     forgotten = {name: None for name in ("_num_computed_tokens_cache", "_token_to_req_indices_cache") if hasattr(common, name)}
-    return common.replace(num_reqs=others, num_actual_tokens=other_tokens, slot_mapping=common.slot_mapping[tokens:], **behind, **starts, **forgotten)
+    return common.replace(num_reqs=others, num_actual_tokens=other_tokens, slot_mapping=common.slot_mapping[tokens:], mm_req_doc_ranges=images,
+                          **behind, **starts, **forgotten)
 
 
 # Not all are in every version.

@@ -137,7 +137,7 @@ class Implementation(AttentionImpl):
         rows = getattr(attn_metadata, "rows", None)
         if rows is None:
             return self._flash(layer, query, key, value, kv_cache, attn_metadata, output)
-        self._decode(layer, query, kv_cache, rows, output)
+        self._decode(layer, query, kv_cache, rows, attn_metadata.mm_prefix_range_tensor, output)
         rest = attn_metadata.rest
         if rest is not None:
             # The rows of FlashAttention begin where those of leanattn end.
@@ -145,7 +145,7 @@ class Implementation(AttentionImpl):
             self._flash(layer, query[part], _part(key, part), _part(value, part), kv_cache, rest, output[part])
         return output
 
-    def _decode(self, layer, query, kv_cache, rows, output):
+    def _decode(self, layer, query, kv_cache, rows, spans, output):
         if query.shape[0] != rows.tokens:
             query, output = query[:rows.tokens], output[:rows.tokens]
         if self._constant is None:
@@ -159,7 +159,7 @@ class Implementation(AttentionImpl):
             group, result = get_dcp_group(), {"return_lse": True}
             query = group.all_gather(query.contiguous(), dim=1)
         made = leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, q_offsets=rows.offsets, max_q_len=rows.most_tokens,
-                               shape=rows.shape, engine=rows.device.engine, workspace=rows.device.workspace,
+                               spans=spans, shape=rows.shape, engine=rows.device.engine, workspace=rows.device.workspace,
                                **result, **scales, **self._constant)
         if self._over_ranks:
             output.copy_(self.flash.dcp_combine(*made, group, is_lse_base_on_e=True))

@@ -28,8 +28,8 @@ class Rows:
 class StepPlans:
     """The plans for all batches that steps of a metadata builder may have, for layers with these options."""
 
-    def __init__(self, options, builder, prefills=False):
-        """`prefills`: requests may have any number of query tokens, else up to the builder's threshold."""
+    def __init__(self, options, builder, prefills=False, sees_images=False):
+        """`prefills`: requests may have any number of query tokens, else up to the builder's threshold. `sees_images`: these may be in spans."""
         vllm_config, query_tokens, page_size = builder.vllm_config, builder.reorder_batch_threshold, builder.kv_cache_spec.block_size
         longest = vllm_config.model_config.max_model_len
         if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
@@ -43,9 +43,9 @@ class StepPlans:
                                   vllm_config.scheduler_config.max_num_batched_tokens if prefills else 0)
         self._most = sorted({1, query_tokens, *([plans.MOST_PREFILL_TOKENS] if prefills else [])})
         self._problems = tuple(
-            plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens,
+            plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens, spans=spans,
                              batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
-            for one in options for tokens in self._most)
+            for one in options for tokens in self._most for spans in ((False, True) if sees_images and tokens > 1 else (False,)))
         self._shapes = {}
         self._device = plans.device(plans.ordinal_of(builder.device))
         make_plans(self._device, self._problems, self._sizes)
