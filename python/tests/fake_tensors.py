@@ -54,7 +54,7 @@ class FakeTensor:
         self.memory = ctypes.create_string_buffer(256 + 16)  # never read: launches do not run
         self.data = 0 if 0 in self.shape else (ctypes.addressof(self.memory) + 255) // 256 * 256 + offset * TYPES[dtype][1] // 8
         self.no_strides = strides is None
-        self.borrowed, self.streams, self._kept = 0, [], []
+        self.borrowed, self.streams, self._kept, self._arrays = 0, [], [], []
 
     def new_empty(self, shape, dtype=None):
         made = type(self)(shape, {None: self.dtype, "float32": "fp32"}[dtype], device_id=self.device_id)
@@ -64,12 +64,11 @@ class FakeTensor:
     def fill(self, tensor):
         code, bits = TYPES[self.dtype]
         count = len(self.shape)
-        self._shape = (ctypes.c_int64 * max(count, 1))(*self.shape)
-        self._strides = (ctypes.c_int64 * max(count, 1))(*self.strides)
+        shape, strides = ((ctypes.c_int64 * max(count, 1))(*sizes) for sizes in (self.shape, self.strides))
+        self._arrays.append((shape, strides))  # a call may be given the tensor twice
         tensor.data, tensor.byte_offset, tensor.ndim = self.data, 0, count
         tensor.device, tensor.dtype = Device(self.device_type, self.device_id), DataType(code, bits, 1)
-        tensor.shape = self._shape
-        tensor.strides = None if self.no_strides else self._strides
+        tensor.shape, tensor.strides = shape, None if self.no_strides else strides
 
     def __dlpack_device__(self):
         return self.device_type, self.device_id

@@ -16,8 +16,10 @@ from vllm_stand_in import Tensor  # noqa: E402
 np = pytest.importorskip("numpy")
 Q_HEADS, KV_HEADS, HEAD_DIM, PAGE, PAGES, WIDTH = 8, 2, 64, 16, 32, 8
 GRAPHS, MOST_REQUESTS, MOST_TOKENS, LONGEST = (1, 2, 4), 4, 64, WIDTH * PAGE
+ENCODER_LONGEST = 1500
 INTERLEAVE = 8  # tokens that one of several ranks has in a row
 ANY_NUMBER = 131072  # of query tokens
+ALIBI = {"alibi_slopes": [0.5] * Q_HEADS}
 VARIABLE, TUNE = "LEANATTN_VLLM_CONTEXT", "LEANATTN_VLLM_TUNE"
 
 
@@ -52,7 +54,8 @@ class Model:
         self.layer = types.SimpleNamespace(impl=self.impl, _k_scale=scale(), _v_scale=scale(), _q_scale=scale(), mm_prefix_clamp_sliding_window=clamped)
         self.config = types.SimpleNamespace(
             model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16", is_mm_prefix_lm=images, rswa_window=None),
-            scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS, max_num_batched_tokens=MOST_TOKENS),
+            scheduler_config=types.SimpleNamespace(max_num_seqs=MOST_REQUESTS, max_num_batched_tokens=MOST_TOKENS,
+                                                   max_num_encoder_input_tokens=ENCODER_LONGEST),
             parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
             compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
@@ -71,10 +74,11 @@ class Model:
         self.kv_heads = kv_heads
 
     def forward(self, metadata, tokens):
-        """What the layer does in a step, for which every kernel is there already. Returns q, the output and the launches."""
+        """What the layer does in a step, for which every kernel is there already. Returns q, the output and the launches; `kv` are K and V."""
         # q is a part of what one projection makes, as in vLLM
         q, k, v = (Tensor((tokens, heads, self.head_dim), strides=((Q_HEADS + 2 * self.kv_heads) * self.head_dim, self.head_dim, 1))
                    for heads in (Q_HEADS, self.kv_heads, self.kv_heads))
+        self.kv = k, v
         output, before, loaded = Tensor((tokens, Q_HEADS, self.head_dim)), len(fake.launches()), fake.calls("cuLibraryLoadData")
         assert self.impl.forward(self.layer, q, k, v, self.cache, metadata, output) is output
         assert fake.calls("cuLibraryLoadData") == loaded
@@ -337,10 +341,11 @@ def test_how_strong_graphs_are(adapter, monkeypatch, graphs):
         return made.builder.get_cudagraph_support(made.config, None)
 
     if graphs == "any batch":
-        for model in ({}, {"speculative": 2}, {"sliding_window": 24, "logits_soft_cap": 30.0, "alibi_slopes": [0.5] * Q_HEADS}):
+        for model in ({}, {"speculative": 2}, {"sliding_window": 24, "logits_soft_cap": 30.0, **ALIBI}, {"attn_type": "encoder_only"},
+                      {"attn_type": "encoder_decoder"}):
             assert support(**model) is AttentionCGSupport.ALWAYS
         return
-    for model in ({"ranks": 2}, {"kv_cache_dtype": "fp8"}, {"attn_type": "encoder_only"}, {"head_size": 272}):
+    for model in ({"ranks": 2}, {"kv_cache_dtype": "fp8"}, {**ALIBI, "attn_type": "encoder_only"}, {"head_size": 272}):
         assert support(**model) is AttentionCGSupport.UNIFORM_BATCH
     assert support(lambda config: setattr(config.model_config, "rswa_window", 64)) is AttentionCGSupport.UNIFORM_BATCH
     monkeypatch.setattr(stand_in.Platform, "family", 80)
@@ -428,8 +433,9 @@ def test_the_cache_is_updated_by_vllms_own_operation(adapter):
     assert (given.key, given.value, given.slot_mapping, given.kv_cache_dtype) == (key, value, slots, "auto")
     assert given.key_cache.shape == given.value_cache.shape == (PAGES, PAGE, KV_HEADS, HEAD_DIM)
     assert (given.key_cache.data, given.value_cache.data) == (model.cache.data, model.cache.data + HEAD_DIM * 2)
-    Model(adapter, attn_type="encoder_only").impl.do_kv_cache_update(model.layer, key, value, model.cache, slots)
-    assert len(stand_in.cached) == 1
+    for attn_type, written in (("encoder_only", 1), ("encoder", 1), ("encoder_decoder", 2)):
+        Model(adapter, attn_type=attn_type).impl.do_kv_cache_update(model.layer, key, value, model.cache, slots)
+        assert len(stand_in.cached) == written
 
 
 def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monkeypatch):
@@ -453,9 +459,14 @@ def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monke
     ("images of a model that has none", [1, 1], {"mm_req_doc_ranges": {0: [(0, 4)]}}, {}),
     ("a window beside a prompt", [1, 1], {"rswa_prefix_lens": "a tensor"}, {}),
     ("padded by tokens alone", [1, 1], {"padded": 2}, {"kv_cache_dtype": "fp8"}),
-    ("an encoder", [1, 1], {}, {"attn_type": "encoder_only"}),
+    ("an encoder with ALiBi", [1, 1], {}, {**ALIBI, "attn_type": "encoder_only"}),
+    ("an encoder over ranks", [1, 1], {}, {"ranks": 2, "attn_type": "encoder_only"}),
+    ("an encoder with heads of no multiple of 64", [1, 1], {}, {"head_size": 80, "attn_type": "encoder_only"}),
+    ("cross attention with ALiBi", [1, 1], {}, {**ALIBI, "attn_type": "encoder_decoder"}),
+    ("cross attention with a window", [1, 1], {}, {"sliding_window": 24, "attn_type": "encoder_decoder"}),
+    ("cross attention over ranks", [1, 1], {}, {"ranks": 2, "attn_type": "encoder_decoder"}),
     ("windows over ranks", [1, 1], {}, {"ranks": 2, "sliding_window": 24}),
-    ("ALiBi over ranks", [1, 1], {}, {"ranks": 2, "alibi_slopes": [0.5] * Q_HEADS}),
+    ("ALiBi over ranks", [1, 1], {}, {"ranks": 2, **ALIBI}),
     ("sinks over ranks", [1, 1], {}, {"ranks": 2, "sinks": "a tensor"}),
     ("speculation over ranks", [1, 1], {}, {"ranks": 2, "speculative": 2}),
     ("half of a step over ranks", [1, 1], {"dcp_local_seq_lens": None}, {"ranks": 2}),
@@ -471,7 +482,7 @@ def test_flash_attention_has_what_leanattn_does_not(adapter, why, tokens, common
 
 
 def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
-    for model in (Model(adapter, ranks=2, sliding_window=24), Model(adapter, attn_type="encoder_only")):
+    for model in (Model(adapter, ranks=2, sliding_window=24), Model(adapter, attn_type="encoder_only", **ALIBI)):
         assert model.builder.reorder_batch_threshold is None
 
 
@@ -592,7 +603,7 @@ def test_what_leanattn_does_not_compute_over_inline_scales_is_tritons(adapter, n
     assert adapter.Backend.supports_combination(*given) is None
     given[0] = 80
     assert (adapter.Backend.supports_combination(*given) is None) == (not name.startswith("int4"))
-    for more, setting in (({"ranks": 2}, None), ({"attn_type": "encoder_only"}, None), ({}, batch_invariant)):
+    for more, setting in (({"ranks": 2}, None), ({"attn_type": "encoder_only", **ALIBI}, None), ({}, batch_invariant)):
         if setting is not None:
             setting(monkeypatch)
         with pytest.raises(ValueError, match="TRITON_ATTN"):

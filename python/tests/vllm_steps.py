@@ -14,6 +14,7 @@ import importlib.machinery
 import importlib.metadata
 import importlib.util
 import itertools
+import math
 import pathlib
 import sys
 import threading
@@ -107,9 +108,9 @@ def attention(*given, **features):
     return attention_and_lse(*given, **features)[0]
 
 
-def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None, also=False):
+def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=None, slopes=None, also=False, full=False):
     """q [tokens, heads, d] at positions first..., k and v [context, kv_heads, d], in fp64. Also the log-sum-exp, [tokens, heads]. `also`: what query
-    tokens see beside the causal mask and the window, [tokens, context]."""
+    tokens see beside the causal mask and the window, [tokens, context]. `full`: there is no causal mask, and a window reaches both ways."""
     group = q.shape[1] // k.shape[1]
     k, v = (tensor.double().repeat_interleave(group, 1) for tensor in (k, v))
     scores = torch.einsum("thd,chd->htc", q.double(), k) * scale
@@ -118,9 +119,9 @@ def attention_and_lse(q, k, v, first, *, scale, window=0, soft_cap=0.0, sinks=No
     own, key = first + torch.arange(q.shape[0], device=q.device)[:, None], torch.arange(k.shape[0], device=q.device)
     if slopes is not None:
         scores = scores + slopes.double()[:, None, None] * (key - own)
-    hidden = key > own
+    hidden = (key > own) & (not full)
     if window:
-        hidden = hidden | (key <= own - window)
+        hidden = hidden | (key <= own - window) | (key >= own + window)
     scores = scores.masked_fill(hidden & ~torch.as_tensor(also, device=q.device), float("-inf"))
     if sinks is not None:
         scores = torch.cat((scores, sinks.double()[:, None, None].expand(-1, q.shape[0], 1)), -1)
@@ -144,25 +145,33 @@ class Calls:
     def __init__(self):
         self.decoded = self.prefilled = 0
         self.prefills = True  # whether there are kernels for prefill
-        self.planned = set()  # query heads, KV heads, and whether with log-sum-exp and with spans
+        self.planned = set()  # query heads, KV heads, whether with log-sum-exp and with spans, the mask, and whether without a cache
         self._counting = threading.Lock()
 
-    def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out=None, return_lse=False, q_offsets=None, max_q_len=None, spans=None, scale,
-               window=0, soft_cap=0.0, sink_logits=None, alibi_slopes=None, shape, engine, workspace, batch_invariant):
-        assert k_cache.shape[2] == v_cache.shape[2] == PAGE and shape.batch >= len(context_lengths) == len(page_table)
-        assert (q_offsets is None) == (max_q_len is None) and (q.shape[1], k_cache.shape[1], return_lse, spans is not None) in self.planned
+    def decode(self, q, k_cache, v_cache, context_lengths, page_table=None, *, out=None, return_lse=False, q_offsets=None, max_q_len=None, spans=None,
+               kv_offsets=None, mask="causal", scale, window=0, soft_cap=0.0, sink_logits=None, alibi_slopes=None, shape, engine, workspace, batch_invariant):
+        packed = kv_offsets is not None
+        assert packed == (page_table is None) == (context_lengths is None)
+        if packed:
+            context_lengths = kv_offsets[1:] - kv_offsets[:-1]
+        assert shape.batch >= len(context_lengths) and (packed or k_cache.shape[2] == v_cache.shape[2] == PAGE and len(context_lengths) == len(page_table))
+        kind = q.shape[1], k_cache.shape[1], return_lse, spans is not None, mask, packed
+        assert (q_offsets is None) == (max_q_len is None) and kind in self.planned
         assert spans is None or spans.shape == (len(q), 2) and q_offsets is not None
         out, lse = torch.full_like(q, float("nan")) if out is None else out, torch.full(q.shape[:2], float("nan"), dtype=torch.float32)
         starts = list(range(len(context_lengths) + 1)) if q_offsets is None else q_offsets.tolist()
         assert max(b - a for a, b in itertools.pairwise(starts)) <= (max_q_len or 1) and starts[-1] <= len(q) == len(out)
         for request, (begin, end) in enumerate(itertools.pairwise(starts)):
             length = int(context_lengths[request])
-            pages = page_table[request, :-(-length // PAGE)].long()
-            k, v = (cache[pages].transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:length] for cache in (k_cache, v_cache))
+            if packed:
+                k, v = (tensor[kv_offsets[request]:kv_offsets[request + 1]] for tensor in (k_cache, v_cache))
+            else:
+                pages = page_table[request, :-(-length // PAGE)].long()
+                k, v = (cache[pages].transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:length] for cache in (k_cache, v_cache))
             of, key = None if spans is None else spans[begin:end, :, None], torch.arange(length)
             out[begin:end], lse[begin:end] = attention_and_lse(q[begin:end], k, v, length - (end - begin), scale=scale, window=window,
                                                                soft_cap=soft_cap, sinks=sink_logits, slopes=alibi_slopes,
-                                                               also=of is not None and (of[:, 0] <= key) & (key < of[:, 1]))
+                                                               also=of is not None and (of[:, 0] <= key) & (key < of[:, 1]), full=mask == "full")
         self._count(decoded=starts[-1])
         return (out, lse) if return_lse else out
 
@@ -195,8 +204,9 @@ class Calls:
 
     def plan(self, problem, shape, *, max_batch):
         """Of the engine."""
-        assert shape.batch == max_batch and shape.longest_context > 0 and problem.head_dim == HEAD_DIM and problem.page_size == PAGE
-        self.planned.add((problem.q_heads, problem.kv_heads, problem.lse, problem.spans))
+        assert shape.batch == max_batch and shape.longest_context > 0 and problem.head_dim == HEAD_DIM
+        assert problem.page_size == (0 if problem.packed_kv else PAGE)
+        self.planned.add((problem.q_heads, problem.kv_heads, problem.lse, problem.spans, problem.mask, problem.packed_kv))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
 
@@ -217,7 +227,7 @@ def configuration(speculative, part, kv_heads, images):
     made.model_config.is_mm_prefix_lm = images
     made.parallel_config.decode_context_parallel_size, made.parallel_config.cp_kv_cache_interleave_size = part.ranks, part.interleave
     made.cache_config.cache_dtype, made.scheduler_config.max_num_seqs = "auto", 8
-    made.scheduler_config.max_num_batched_tokens = 512
+    made.scheduler_config.max_num_batched_tokens, made.scheduler_config.max_num_encoder_input_tokens = 512, 1500
     made.compilation_config.max_cudagraph_capture_size, made.compilation_config.cudagraph_capture_sizes = 8, [1, 2, 4, 8]
     made.compilation_config.cudagraph_mode.has_full_cudagraphs.return_value = True
     made.attention_config.flash_attn_max_num_splits_for_cuda_graph = 16
@@ -229,26 +239,28 @@ def configuration(speculative, part, kv_heads, images):
 
 class Model:
     """A layer and the builder of its metadata; on one of several ranks, where `part` says so. These share a KV head and have Q_HEADS heads each.
-    `images`: the model sees images both ways; "clamped": in layers with a window no further back than that."""
+    `images`: the model sees images both ways; "clamped": in layers with a window no further back than that. `attn_type`: as vLLM has it."""
 
-    def __init__(self, backend, speculative, layout, part=WHOLE, images=None, **features):
-        from vllm.v1.kv_cache_interface import FullAttentionSpec
+    def __init__(self, backend, speculative, layout, part=WHOLE, images=None, attn_type="decoder", **features):
+        from vllm.v1.kv_cache_interface import CrossAttentionSpec, EncoderOnlyAttentionSpec, FullAttentionSpec
 
         self.clamp = features.get("sliding_window") if images == "clamped" else 0
         self.features, self.part, self.kv_heads = features, part, KV_HEADS if part.ranks == 1 else 1
         with DEVICE:  # as vLLM does while it makes a model
             self.impl = backend.get_impl_cls()(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, self.kv_heads, features.get("alibi_slopes"),
-                                               features.get("sliding_window"), "auto", features.get("logits_soft_cap"), "decoder", None,
+                                               features.get("sliding_window"), "auto", features.get("logits_soft_cap"), attn_type, None,
                                                **{k: v for k, v in features.items() if k == "sinks"})
         self.impl.process_weights_after_loading(torch.bfloat16)
         if part.ranks > 1:
             self.impl.flash._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
         one = torch.ones((), device=DEVICE)
-        self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one, mm_prefix_clamp_sliding_window=images == "clamped")
+        self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one, mm_prefix_clamp_sliding_window=images == "clamped",
+                                           kv_sharing_target_layer_name=None)
         config = configuration(speculative, part, self.kv_heads, images is not None)
         config.compilation_config.static_forward_context = {"layer": self.layer}
-        spec = FullAttentionSpec(block_size=PAGE, num_kv_heads=self.kv_heads, head_size=HEAD_DIM, dtype=torch.bfloat16,
-                                 sliding_window=features.get("sliding_window"))
+        sizes = {"block_size": PAGE, "num_kv_heads": self.kv_heads, "head_size": HEAD_DIM, "dtype": torch.bfloat16}
+        spec = (FullAttentionSpec(**sizes, sliding_window=features.get("sliding_window")) if attn_type == "decoder" else
+                EncoderOnlyAttentionSpec(**sizes) if attn_type == "encoder_only" else CrossAttentionSpec(**sizes))
         self.builder = backend.get_builder_cls()(spec, ["layer"], config, DEVICE)
         whole = torch.full((PAGES, PAGE, self.kv_heads, 2 * HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16, device=DEVICE)
         self.cache = whole.permute(0, 2, 1, 3) if layout == "NHD" else whole.permute(0, 2, 1, 3).contiguous()
@@ -304,6 +316,50 @@ class Model:
         return (output[:tokens].double() - wanted).abs().max().item(), common
 
 
+    def encode(self, query_tokens, generator, padding):
+        """Runs a step of an encoder through vLLM's interface. `padding` tokens are nobody's. Returns the largest error."""
+        q, k, v = (torch.randn(sum(query_tokens) + padding, heads, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+                   for heads in (Q_HEADS, KV_HEADS, KV_HEADS))
+        common = self._common(query_tokens, query_tokens, torch.zeros(len(query_tokens), 1, dtype=torch.int32), padding)
+        output = torch.full_like(q, float("nan"))
+        self.impl.do_kv_cache_update(self.layer, k, v, torch.empty(0), common.slot_mapping)
+        self.impl.forward(self.layer, q, k, v, torch.empty(0, device=DEVICE), self.builder.build(0, common), output)
+        parts = [torch.arange(begin, end) for begin, end in itertools.pairwise(common.query_start_loc_cpu.tolist())]
+        return self._error(output, [(q[part], k[part], v[part], 0) for part in parts])
+
+    def look_at(self, query_tokens, contexts, encoded, generator):
+        """Runs a step of cross attention through vLLM's interface: requests without a context before the step bring an encoder's keys and values, which
+        later steps of the same requests find. `encoded`: how many, and where those are that are there. Returns the largest error."""
+        q = torch.randn(sum(query_tokens), Q_HEADS, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+        for new, context, of in zip(query_tokens, contexts, encoded, strict=True):
+            if new == context:
+                of.kv = torch.randn(2, of.length, KV_HEADS, HEAD_DIM, generator=generator).bfloat16().to(DEVICE)
+        fresh = [of.kv for new, context, of in zip(query_tokens, contexts, encoded) if new == context]
+        key, value = torch.cat(fresh, 1) if fresh else (None, None)
+        lengths, table = torch.tensor([of.length for of in encoded], dtype=torch.int32), torch.full((len(encoded), WIDTH), STALE, dtype=torch.int32)
+        for row, of in zip(table, encoded):
+            row[:len(of.pages)] = of.pages
+        common = self._common(query_tokens, contexts, table, 0)
+        common.encoder_seq_lens, common.encoder_seq_lens_cpu = lengths.to(DEVICE), lengths.numpy()
+        output = torch.full_like(q, float("nan"))
+        self.impl.forward(self.layer, q, key, value, self.cache, self.builder.build(0, common), output)
+        return self._error(output, [(rows, *of.kv, 0) for rows, of in zip(q.split(query_tokens), encoded)])
+
+    def _common(self, query_tokens, contexts, table, padding):
+        from vllm.v1.attention.backend import CommonAttentionMetadata
+
+        starts, lengths = torch.tensor([0, *itertools.accumulate(query_tokens)], dtype=torch.int32), torch.tensor(contexts, dtype=torch.int32)
+        return CommonAttentionMetadata(
+            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=lengths.to(DEVICE), seq_lens_cpu_upper_bound=lengths,
+            num_reqs=len(query_tokens), num_actual_tokens=sum(query_tokens) + padding, max_query_len=max(query_tokens), max_seq_len=max(contexts),
+            block_table_tensor=table.to(DEVICE), slot_mapping=torch.zeros(sum(query_tokens), dtype=torch.int64, device=DEVICE))
+
+    def _error(self, output, requests):
+        wanted = torch.cat([attention(*request, scale=HEAD_DIM**-0.5, window=self.features.get("sliding_window") or 0, full=True,
+                                      soft_cap=self.features.get("logits_soft_cap") or 0.0, sinks=self.features.get("sinks")) for request in requests])
+        return (output[:len(wanted)].double() - wanted).abs().max().item()
+
+
 # Query tokens and contexts of the requests, and requests that only pad a graph.
 STEPS = {0: [([1, 1, 1], [33, 96, 1], 0), ([1, 1], [50, 7], 2), ([1, 1, 20, 5], [40, 16, 20, 64], 0), ([9, 30], [9, 95], 0), ([1, 60], [96, 60], 0),
              ([1, 20, 5], [40, 20, 64], 3), ([1, 1, 200, 3], [600, 31, 333, 640], 0), ([300, 1], [300, 1], 0)],
@@ -313,6 +369,10 @@ FEATURES = [{}, {"sliding_window": 9}, {"logits_soft_cap": 5.0}, {"sinks": torch
             {"sliding_window": 20, "logits_soft_cap": 3.0, "sinks": torch.linspace(1, -2, Q_HEADS).bfloat16().to(DEVICE)}]
 
 
+# Of encoders: query tokens, and tokens of nobody. Of cross attention: tokens that encoders left for each request, then query tokens and contexts.
+ENCODER_STEPS = [([20, 7], 0), ([1, 1, 1], 0), ([130, 1, 40], 5), ([9], 0)]
+ENCODED = [100, 33, 7]
+CROSS_STEPS = [([4], [4]), ([1, 4, 3], [5, 4, 3]), ([1, 1, 1], [6, 5, 4]), ([1, 1], [7, 6])]
 # The same with the images of each request.
 IMAGE_STEPS = [([1, 20, 5], [40, 20, 64], 0, [[(3, 9)], [(0, 6), (9, 17)], [(50, 58)]]),  # a chunk before the end of one, and whole ones
                ([30, 9], [70, 50], 3, [[(35, 43), (45, 50), (66, 74)], [(1, 7)]]),  # which a chunk begins and ends within, and one before it
@@ -372,7 +432,7 @@ def main():
                 assert (calls.decoded - before[0], calls.prefilled - before[1]) == (mine + padded, sum(query_tokens) - mine)
             assert error < 0.02, (features, layout, query_tokens, error)
             steps, worst = steps + 1, max(worst, error)
-    for more, largest in [steps_with_images(backend, calls), *([steps_over_ranks(backend, calls)] if calls is not None else [])]:
+    for more, largest in [steps_with_images(backend, calls), steps_of_encoders(backend, calls), *([steps_over_ranks(backend, calls)] if calls is not None else [])]:
         steps, worst = steps + more, max(worst, largest)
     common = step_without_prefill(model, generator)
     print(f"vLLM {version}, PyTorch {torch.__version__}: the builder takes {host_time(model.builder, common):.1f} us for a step without prefill")
@@ -393,6 +453,39 @@ def steps_with_images(backend, calls):
             assert error < 0.02, (features, kind, layout, query_tokens, error)
             steps, worst = steps + 1, max(worst, error)
     return steps, worst
+
+
+def steps_of_encoders(backend, calls):
+    """Of encoders and of cross attention, by vLLM's own builders for them, also where FlashAttention has the prefill. Returns how many steps agree, and
+    the largest error."""
+    from vllm.model_executor.layers.attention.cross_attention import create_cross_attention_backend
+    from vllm.model_executor.layers.attention.encoder_only_attention import create_encoder_only_attention_backend
+
+    generator, errors = torch.Generator().manual_seed(13), []
+    encoder, cross = create_encoder_only_attention_backend(backend), create_cross_attention_backend(backend)
+    for prefills in (True, False) if calls is not None else (True,):
+        if calls is not None:
+            calls.prefills = prefills
+        for features in FEATURES if prefills else ({},):
+            model = None if "alibi_slopes" in features else Model(encoder, 0, "NHD", attn_type="encoder_only", **features)
+            for query_tokens, padding in ENCODER_STEPS if model is not None else ():
+                if padding and not prefills:
+                    continue  # no graph has such a step
+                before = calls and calls.decoded
+                errors.append(model.encode(query_tokens, generator, padding))
+                assert calls is None or calls.decoded - before == (sum(query_tokens) if prefills else 0)
+        for features, layout in itertools.product(FEATURES if prefills else ({},), ("NHD", "HND")):
+            if "alibi_slopes" in features or "sliding_window" in features:
+                continue
+            model, pages = Model(cross, 0, layout, attn_type="encoder_decoder", **features), torch.randperm(PAGES, generator=generator, dtype=torch.int32)
+            encoded = [types.SimpleNamespace(length=length, pages=pages[10 * i:10 * i + math.ceil(length / PAGE)]) for i, length in enumerate(ENCODED)]
+            for query_tokens, contexts in CROSS_STEPS:
+                before = calls and calls.decoded
+                errors.append(model.look_at(query_tokens, contexts, encoded[:len(query_tokens)], generator))
+                mine = sum(query_tokens if prefills else itertools.takewhile(lambda count: count == 1, query_tokens))
+                assert calls is None or calls.decoded - before == mine
+    assert max(errors) < 0.02, errors
+    return len(errors), max(errors)
 
 
 def steps_over_ranks(backend, calls):

@@ -55,11 +55,11 @@ def dtype_name(dtype):
     return _DTYPES[str(dtype)]
 
 
-def problem_of(layer, *, dtype, page_size, query_tokens=1, ragged=True, mask="causal", spans=False, batch_invariant=False):
-    """The problem of a layer, an Options. With more than one query token, requests have that many, or if `ragged` any number up to that."""
-    return leanattn.Problem(
-        **{**vars(layer), "kv_dtype": layer.kv_dtype or "same"}, dtype=dtype, page_size=page_size, q_len=query_tokens,
-        ragged_q=ragged and query_tokens > 1, mask=mask, spans=spans, batch_invariant=batch_invariant)
+def problem_of(layer, *, page_size, query_tokens=1, ragged=True, **more):
+    """The problem of a layer, an Options. With more than one query token, requests have that many, or if `ragged` any number up to that. `more` are
+    further fields of leanattn.Problem."""
+    return leanattn.Problem(**{**vars(layer), "kv_dtype": layer.kv_dtype or "same", **more}, page_size=page_size, q_len=query_tokens,
+                            ragged_q=ragged and query_tokens > 1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,8 @@ class Options:
     v_head_dim: int = 0  #: 0: head_dim
     lse: bool = False  #: launches also give the log-sum-exp, with which engines join what ranks computed
     latent: bool = False  #: V is the first v_head_dim columns of K
+    mask: str = "causal"  #: "full": of an encoder, or of query tokens that look at one
+    packed_kv: bool = False  #: K and V are no cache, but those of the step's tokens
     selection_block: int = 0  #: tokens of what an entry of a query token's list names; 0: there are no lists
     selection_in_pool: bool = False  #: the lists name places in the pool
 

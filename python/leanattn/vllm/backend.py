@@ -148,7 +148,7 @@ class BuilderBase(AttentionMetadataBuilder):
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
-        sees_images = vllm_config.model_config.is_mm_prefix_lm
+        sees_images = vllm_config.model_config.is_mm_prefix_lm and self._found[0][0].mask == "causal"
         self._plans = StepPlans({impl.options(layer) for impl, layer in self._found}, self, prefills, sees_images)
         if sees_images:
             # vLLM says so of all layers with a window, or of none.
@@ -211,10 +211,13 @@ class BuilderBase(AttentionMetadataBuilder):
         return made
 
     def _takes(self, common):
-        """Whether leanattn has any part in the step: causal attention of decoder layers, with images only where the model has them, and over the
+        """Whether leanattn has any part in the step. Of decoder layers, causal attention, with images only where the model has them, and over the
         ranks of a context-parallel group with the lengths on this one, which vLLM leaves out where it splits a step in two (DBO)."""
-        return (self._plans is not None and common.causal is True and (common.mm_req_doc_ranges is None or self._spans is not None)
-                and common.rswa_prefix_lens is None and common.num_reqs > 0
+        if self._plans is None or common.rswa_prefix_lens is not None or common.num_reqs == 0:
+            return False
+        if self._found[0][0].mask == "full":  # whatever vLLM says, which is not always what its layers do
+            return True
+        return (common.causal is True and (common.mm_req_doc_ranges is None or self._spans is not None)
                 and (self.dcp_world_size == 1 or common.dcp_local_seq_lens is not None))
 
 

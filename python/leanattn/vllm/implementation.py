@@ -46,18 +46,25 @@ class Implementation(AttentionImpl):
         self.kv_cache_dtype, self.attn_type, self.sinks = kv_cache_dtype, attn_type, sinks
         self.kv_sharing_target_layer_name, self.batch_invariant_enabled = kv_sharing_target_layer_name, envs.VLLM_BATCH_INVARIANT
         self.window, self.soft_cap, self.alibi_slopes = sliding_window or 0, float(logits_soft_cap or 0.0), _slopes(alibi_slopes)
-        # A rank of a context-parallel group has tokens from all over a context, and does not know where they stand in it. So it has no windows and no
-        # ALiBi; and a sink would count on every rank.
-        whole = self.window or alibi_slopes is not None or sinks is not None
-        self.decodes_here = attn_type == AttentionType.DECODER and not (self._over_ranks and whole)
-        self.prefills_here = (self.decodes_here and not self._over_ranks and not self.batch_invariant_enabled
-                              and has_prefill_kernels(head_size, kv_cache_dtype))
+        self.mask = "causal" if attn_type == AttentionType.DECODER else "full"
+        self.packed = attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)  #: K and V are the step's own, and there is no cache
+        self._cache_dtype = None if self.packed else kv_cache_dtype
+        on_one_rank = not self._over_ranks and not self.batch_invariant_enabled
+        kernels = on_one_rank and has_prefill_kernels(head_size, self._cache_dtype)
+        if self.mask == "causal":
+            # A rank of a context-parallel group has tokens from all over a context, and does not know where they stand in it. So it has no windows and
+            # no ALiBi; and a sink would count on every rank.
+            self.decodes_here = not self._over_ranks or not (self.window or alibi_slopes is not None or sinks is not None)
+        else:
+            # FlashAttention's ALiBi falls to both sides here. Query tokens that look at an encoder's have no place among these.
+            self.decodes_here = alibi_slopes is None and (kernels if self.packed else on_one_rank and not self.window)
+        self.prefills_here = self.decodes_here and kernels
         if self.decodes_here and self._query_heads > plans.LARGEST_GROUP * num_kv_heads:
             raise ValueError(f"{self._query_heads} query heads share {num_kv_heads} KV heads, but leanattn has at most {plans.LARGEST_GROUP} "
                              "for each. Choose another --attention-backend")
-        if self.in_row and not self.prefills_here:
-            raise ValueError(f"leanattn has no kernels for this layer over a cache of {kv_cache_dtype}: it takes decoder layers on one rank of a context, "
-                             "without VLLM_BATCH_INVARIANT. Choose --attention-backend TRITON_ATTN")
+        if kv_cache_dtype in IN_ROW and not self.prefills_here:
+            raise ValueError(f"leanattn has no kernels for this layer beside a cache of {kv_cache_dtype}: over ranks that share contexts, with "
+                             "VLLM_BATCH_INVARIANT, and for some encoders there are none. Choose --attention-backend TRITON_ATTN")
         self._constant = self._views = None
         # FlashAttention wants queries as fp8 beside an fp8 cache, and leanattn as they are. So the layer is told to leave them.
         self.supports_quant_query_input = False
@@ -94,12 +101,12 @@ class Implementation(AttentionImpl):
 
     @property
     def _one_byte(self):
-        return is_one_byte(self.kv_cache_dtype)
+        return is_one_byte(self._cache_dtype)
 
     @property
     def in_row(self):
         """Whether the scales of tokens lie in the rows of the cache."""
-        return self.kv_cache_dtype in IN_ROW
+        return self._cache_dtype in IN_ROW
 
     @property
     def _kv_dtype(self):
@@ -115,7 +122,7 @@ class Implementation(AttentionImpl):
         by_head = self._one_byte and layer._k_scale.numel() > 1
         return plans.Options(
             q_heads=self._query_heads, kv_heads=self.num_kv_heads, head_dim=self.head_size, window=self.window, sink_logits=self.sinks is not None,
-            alibi=self.alibi_slopes is not None, soft_cap=self.soft_cap, kv_dtype=self._kv_dtype,
+            alibi=self.alibi_slopes is not None, soft_cap=self.soft_cap, kv_dtype=self._kv_dtype, mask=self.mask, packed_kv=self.packed,
             kv_scale="in_row" if self.in_row else "head" if by_head else "tensor", lse=self._over_ranks)
 
     def process_weights_after_loading(self, act_dtype):
@@ -125,7 +132,7 @@ class Implementation(AttentionImpl):
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
         if self.in_row:  # vLLM's own way, with the rotation, and as bytes that all of its backends read
             self.flash.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
-        elif self.attn_type not in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY):
+        elif not self.packed:
             caches = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
             reshape_and_cache_flash(key, value, *caches, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
 
@@ -137,7 +144,7 @@ class Implementation(AttentionImpl):
         rows = getattr(attn_metadata, "rows", None)
         if rows is None:
             return self._flash(layer, query, key, value, kv_cache, attn_metadata, output)
-        self._decode(layer, query, kv_cache, rows, attn_metadata.mm_prefix_range_tensor, output)
+        self._decode(layer, query, (key, value) if self.packed else kv_cache, rows, attn_metadata.mm_prefix_range_tensor, output)
         rest = attn_metadata.rest
         if rest is not None:
             # The rows of FlashAttention begin where those of leanattn end.
@@ -145,12 +152,17 @@ class Implementation(AttentionImpl):
             self._flash(layer, query[part], _part(key, part), _part(value, part), kv_cache, rest, output[part])
         return output
 
-    def _decode(self, layer, query, kv_cache, rows, spans, output):
+    def _decode(self, layer, query, kv, rows, spans, output):
+        """`kv`: the layer's cache, or K and V of the step."""
         if query.shape[0] != rows.tokens:
             query, output = query[:rows.tokens], output[:rows.tokens]
         if self._constant is None:
             self._constant = self._constant_arguments()
-        k_cache, v_cache, scales = self._caches(layer, kv_cache)
+        if self.packed:
+            kv, more = (*kv, None), {"kv_offsets": rows.offsets}
+        else:
+            *kv, more = self._caches(layer, kv)
+            kv = (*kv, rows.lengths, rows.page_table)
         result = {"out": output}
         if self._rotated:
             query = _rotation()(query.float()).to(query.dtype)
@@ -158,9 +170,8 @@ class Implementation(AttentionImpl):
             # Each rank computes the query heads of all ranks over its own tokens, and gets the result of its own heads.
             group, result = get_dcp_group(), {"return_lse": True}
             query = group.all_gather(query.contiguous(), dim=1)
-        made = leanattn.decode(query, k_cache, v_cache, rows.lengths, rows.page_table, q_offsets=rows.offsets, max_q_len=rows.most_tokens,
-                               spans=spans, shape=rows.shape, engine=rows.device.engine, workspace=rows.device.workspace,
-                               **result, **scales, **self._constant)
+        made = leanattn.decode(query, *kv, q_offsets=rows.offsets, max_q_len=rows.most_tokens, spans=spans, shape=rows.shape,
+                               engine=rows.device.engine, workspace=rows.device.workspace, **result, **more, **self._constant)
         if self._over_ranks:
             output.copy_(self.flash.dcp_combine(*made, group, is_lse_base_on_e=True))
         if self._rotated:
@@ -196,6 +207,8 @@ class Implementation(AttentionImpl):
             made["alibi_slopes"] = self.alibi_slopes
         if self._kv_dtype is not None:
             made["kv_dtype"] = self._kv_dtype
+        if self.mask != "causal":
+            made["mask"] = self.mask
         return made
 
     def _sink_logits(self):

@@ -31,7 +31,9 @@ class StepPlans:
     def __init__(self, options, builder, prefills=False, sees_images=False):
         """`prefills`: requests may have any number of query tokens, else up to the builder's threshold. `sees_images`: these may be in spans."""
         vllm_config, query_tokens, page_size = builder.vllm_config, builder.reorder_batch_threshold, builder.kv_cache_spec.block_size
-        longest = vllm_config.model_config.max_model_len
+        longest, packed = vllm_config.model_config.max_model_len, any(one.packed_kv for one in options)
+        if not packed and any(one.mask == "full" for one in options):  # the contexts of cross attention are an encoder's
+            longest = vllm_config.scheduler_config.max_num_encoder_input_tokens
         if envs.VLLM_BATCH_INVARIANT:  # a plan's context is a limit then
             self._pages = plans.pages_for(_most_here(longest, builder) + plans.MOST_QUERY_TOKENS, page_size)
             context = self._pages * page_size
@@ -41,10 +43,11 @@ class StepPlans:
         self._sizes = plans.Sizes(plans.batches_for({*graphs, *(size // query_tokens for size in graphs)},
                                                     vllm_config.scheduler_config.max_num_seqs), context,
                                   vllm_config.scheduler_config.max_num_batched_tokens if prefills else 0)
-        self._most = sorted({1, query_tokens, *([plans.MOST_PREFILL_TOKENS] if prefills else [])})
+        # Without a cache there is only prefill.
+        self._most = [plans.MOST_PREFILL_TOKENS] if packed else sorted({1, query_tokens, *([plans.MOST_PREFILL_TOKENS] if prefills else [])})
         self._problems = tuple(
-            plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=page_size, query_tokens=tokens, spans=spans,
-                             batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
+            plans.problem_of(one, dtype=plans.dtype_name(vllm_config.model_config.dtype), page_size=0 if packed else page_size, query_tokens=tokens,
+                             spans=spans, batch_invariant=bool(envs.VLLM_BATCH_INVARIANT))
             for one in options for tokens in self._most for spans in ((False, True) if sees_images and tokens > 1 else (False,)))
         self._shapes = {}
         self._device = plans.device(plans.ordinal_of(builder.device))
@@ -58,7 +61,7 @@ class StepPlans:
     def rows(self, tokens, requests, most, lengths, page_table, offsets):
         """The first `requests` requests of a step, with `tokens` query tokens, of which a request has up to `most`. Steps of single tokens and of drafts
         have kernels of their own. None: the requests do not match the tokens, as in a step that is padded by tokens alone, and no kernels take that."""
-        single = most == 1 and tokens == requests
+        single = most == 1 == self._most[0] and tokens == requests
         most = next((limit for limit in self._most if limit >= (most if single else max(most, 2))), None)
         if most is None:
             return None
