@@ -94,13 +94,13 @@ class Pool:
     swa_layer_nums = 0
 
     def __init__(self):
-        self.buffers = tuple(torch.full((SLOTS, KV_HEADS, HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16) for _ in range(2))
+        self.buffers, self.written = tuple(torch.full((SLOTS, KV_HEADS, HEAD_DIM), UNWRITTEN, dtype=torch.bfloat16) for _ in range(2)), 0
 
     def get_kv_buffer(self, layer_id):
         return self.buffers
 
     def set_kv_buffer(self, layer, where, k, v, k_scale=None, v_scale=None):
-        slots = getattr(where, "loc", where)
+        slots, self.written = getattr(where, "loc", where), self.written + 1
         for buffer, new in zip(self.buffers, (k, v)):
             buffer[slots] = new.view(-1, KV_HEADS, HEAD_DIM)
 
@@ -119,9 +119,11 @@ def attention(q, k, v, seen, *, scale, soft_cap=0.0, sinks=None):
     return torch.einsum("htc,chd->thd", weights, v)
 
 
-def causal(tokens, context, window=0):
+def shown(tokens, context, window=0, full=False):
+    """What the last tokens of a context see by the causal mask, or `full`y, and by a window."""
     own, key = context - tokens + torch.arange(tokens)[:, None], torch.arange(context)
-    return (key <= own) & (key > own - window) if window else key <= own
+    seen = (key <= own) | torch.tensor(full)
+    return seen & (key > own - window) & (key < own + window) if window else seen
 
 
 def pages_of(table, request, length, cache):
@@ -137,11 +139,14 @@ class Calls:
         self.rows, self.made = 0, []
 
     def decode(self, q, k_cache, v_cache, context_lengths, page_table, *, out, kv_layout, scale, window, soft_cap, batch_invariant, shape, engine,
-               workspace, sink_logits=None, mask="causal", tree_mask=None, q_offsets=None, max_q_len=None):
+               workspace, sink_logits=None, mask="causal", tree_mask=None, q_offsets=None, max_q_len=None, kv_offsets=None):
         given = dict(locals())
         self.made.append(lambda: Calls._decode(**{name: value for name, value in given.items() if name not in Calls.UNREAD}))
-        assert kv_layout == "NHD" and shape.batch >= len(context_lengths) == len(page_table) and shape.longest_context == CONTEXT
-        assert context_lengths.dtype == page_table.dtype == torch.int32 and q.dtype == out.dtype == torch.bfloat16
+        assert kv_layout == "NHD" and shape.longest_context == CONTEXT and q.dtype == out.dtype == torch.bfloat16
+        if kv_offsets is None:
+            assert shape.batch >= len(context_lengths) == len(page_table) and context_lengths.dtype == page_table.dtype == torch.int32
+        else:
+            assert context_lengths is page_table is None and kv_offsets is q_offsets
         assert (q_offsets is None) == (max_q_len is None) and max_q_len in (None, 131072) and (q_offsets is None or shape.query_tokens == 8192)
         self.made[-1]()
         self.rows += q.shape[:-2].numel()
@@ -150,17 +155,20 @@ class Calls:
     UNREAD = {"kv_layout", "shape", "engine", "workspace", "batch_invariant", "max_q_len"}
 
     @staticmethod
-    def _decode(self, q, k_cache, v_cache, context_lengths, page_table, out, scale, window, soft_cap, sink_logits, mask, tree_mask, q_offsets):
+    def _decode(self, q, k_cache, v_cache, context_lengths, page_table, out, scale, window, soft_cap, sink_logits, mask, tree_mask, q_offsets, kv_offsets):
         rows, made_rows = q.reshape(-1, *q.shape[-2:]), out.view(-1, *out.shape[-2:])
         uniform = q.shape[1] if q.ndim == 4 else 1
         starts = list(range(0, len(rows) + 1, uniform)) if q_offsets is None else q_offsets.tolist()
+        if kv_offsets is not None:
+            context_lengths = kv_offsets[1:] - kv_offsets[:-1]
         assert len(starts) == len(context_lengths) + 1 and (starts[-1] == len(rows) or q_offsets is not None)
         for request, (length, (begin, end)) in enumerate(zip(context_lengths.tolist(), itertools.pairwise(starts))):
             tokens = end - begin
             if length < tokens:  # a graph's that is captured
                 continue
-            k, v = (pages_of(page_table, request, length, cache) for cache in (k_cache, v_cache))
-            seen = causal(tokens, length, window)
+            k, v = (pages_of(page_table, request, length, cache) if kv_offsets is None else cache[kv_offsets[request]:kv_offsets[request + 1]]
+                    for cache in (k_cache, v_cache))
+            seen = shown(tokens, length, window, mask == "full")
             if mask == "tree":
                 assert not window and tree_mask.shape == (len(context_lengths) * tokens,)
                 words = tree_mask[begin:end]
@@ -209,6 +217,7 @@ def load(folder):
     torch.cuda.get_device_capability = lambda: (9, 0)
     flash = importlib.import_module(FLASH)
     flash.flash_attn_with_kvcache, flash.normal_decode_set_metadata = no_flash_attention, set_metadata
+    flash.flash_attn_varlen_func = no_flash_attention
     flash.build_trtllm_mha_page_table, flash.get_kv_shard_pool = set_page_table, lambda pool: None
     flash.paged_kv_view = lambda buffer, page_size, heads, size: buffer.view(-1, page_size, heads, size)
     flash.assert_buffer_fits = lambda *_: None
@@ -222,16 +231,19 @@ class Engine:
 
     def plan(self, problem, shape, *, max_batch):
         assert shape.batch == max_batch and shape.longest_context == CONTEXT and problem.head_dim == HEAD_DIM
-        assert problem.kv_layout == ("HND" if problem.page_size == 1 else "NHD")
+        assert problem.kv_layout == ("HND" if problem.page_size == 1 else "NHD") and (problem.page_size == 0) == problem.packed_kv
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
 
 class Model:
-    def __init__(self, backend, page_size, draft_tokens=None, topk=0, window=0, soft_cap=0.0, sinks=None):
-        from sglang.srt.layers.radix_attention import RadixAttention
+    def __init__(self, backend, page_size, draft_tokens=None, topk=0, window=0, soft_cap=0.0, sinks=None, encodes=False, without_cache=False):
+        from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+
+        self.encodes, self.without_cache = encodes, without_cache
 
         self.page_size, self.draft_tokens, self.topk, self.window, self.soft_cap, self.sinks = page_size, draft_tokens, topk, window, soft_cap, sinks
-        self.layer = RadixAttention(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, KV_HEADS, 0, logit_cap=soft_cap, sliding_window_size=window - 1)
+        self.layer = RadixAttention(Q_HEADS, HEAD_DIM, HEAD_DIM**-0.5, KV_HEADS, 0, logit_cap=soft_cap, sliding_window_size=window - 1,
+                                    attn_type=AttentionType.ENCODER_ONLY if encodes else AttentionType.DECODER)
         self.attention = torch.nn.Module()
         self.attention.attn, self.attention.sinks = self.layer, sinks
         self.pool = Pool()
@@ -241,8 +253,8 @@ class Model:
         parallel = types.SimpleNamespace(attn_tp_size=1, attn_cp_size=1, attn_dcp_size=1, tp_size=1, enable_prefill_cp=False, attn_dp_enabled=False)
         arguments = types.SimpleNamespace(
             speculative_eagle_topk=topk, speculative_num_draft_tokens=draft_tokens, enable_deterministic_inference=False, disable_cuda_graph=False,
-            is_embedding=False, chunked_prefill_size=8192, max_prefill_tokens=16384, disable_radix_cache=False, kv_cache_dtype="auto", attention_backend="leanattn",
-            prefill_attention_backend=None, enable_prefill_cp=False, enable_dp_attention=False)
+            is_embedding=without_cache, chunked_prefill_size=-1 if without_cache else 8192, max_prefill_tokens=8192 if without_cache else 16384,
+            disable_radix_cache=without_cache, kv_cache_dtype="auto", attention_backend="leanattn", prefill_attention_backend=None, enable_prefill_cp=False, enable_dp_attention=False)
         flash = sys.modules[FLASH]
         flash.get_spec = lambda: arguments
         flash.get_exec = sys.modules["sglang.srt.runtime_context"].get_exec
@@ -292,7 +304,7 @@ class Model:
             token_to_kv_pool=self.pool, spec_info=None, encoder_lens=None, positions=torch.zeros(tokens), input_ids=torch.zeros(tokens),
             extend_seq_lens=torch.tensor(new), extend_seq_lens_cpu=list(new), extend_prefix_lens_cpu=[c - n for c, n in zip(contexts, new)],
             attn_cp_metadata=None, mha_return_lse=False, kv_loc_plan=None, extend_num_tokens=tokens, spec_algorithm=None)
-        seen = [causal(count, context, self.window) for context, count in zip(contexts, new)]
+        seen = [shown(count, context, self.window, self.encodes) for context, count in zip(contexts, new)]
         if name == "TARGET_VERIFY":
             batch.spec_info = types.SimpleNamespace(custom_mask=None, positions=batch.positions, ragged_verify_layout=None)
             if tree is not None:
@@ -306,7 +318,9 @@ class Model:
             output = self._graph(batch, (q, k, v), given, generator, calls)
         else:
             self.backend.init_forward_metadata(batch)
+            written = self.pool.written
             output = self.backend.forward(q, k, v, layer, batch, **given)
+            assert (self.pool.written == written) == self.without_cache
         assert output.shape == (tokens, Q_HEADS * HEAD_DIM)
         wanted = torch.cat([attention(q.view(-1, Q_HEADS, HEAD_DIM)[starts[request]:starts[request + 1]], *whole[request], seen[request], scale=HEAD_DIM**-0.5,
                                       soft_cap=self.soft_cap, sinks=self.sinks) for request in range(requests)])
@@ -393,6 +407,16 @@ def main():
                     assert calls.rows - before == sum(new), (features, page_size, name, graph)
                     assert error < 0.02, (features, page_size, topk, name, graph, error)
                     steps, worst = steps + 1, max(worst, error)
+    # Encoders, and prompts that skip the cache.
+    for features, page_size, (encodes, without_cache) in itertools.product(FEATURES, (1, 16), ((True, False), (True, True), (False, True))):
+        if encodes and features.get("window") and not backend.windows_both_ways:
+            continue  # FlashAttention's
+        model = Model(backend, page_size, encodes=encodes, without_cache=without_cache, **features)
+        for contexts in ([33, 96, 6], [17], [1, 1]):
+            before = calls.rows
+            error = model.step("EXTEND", contexts, contexts, generator)
+            assert calls.rows - before == sum(contexts) and error < 0.02, (features, page_size, encodes, without_cache, error)
+            steps, worst = steps + 1, max(worst, error)
     print(f"SGLang {version}, PyTorch {torch.__version__}; largest error {worst:.4f}")
     print(f"{steps} steps agree")
 

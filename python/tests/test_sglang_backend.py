@@ -96,7 +96,7 @@ class Model:
         whole = (Q_HEADS + 2 * KV_HEADS) * HEAD_DIM  # q is a part of what one projection makes, as in SGLang
         q = Tensor((tokens, layer.tp_q_head_num * layer.head_dim), BF16, strides=(whole, 1))
         k, v = (Tensor((tokens, layer.tp_k_head_num, size), BF16) for size in (layer.head_dim, layer.v_head_dim))
-        before = len(fake.launches())
+        self.kv, before = (k, v), len(fake.launches())
         if self.sinks is not None:
             more["sinks"] = self.sinks
         output = self.backend.forward(q, k, v, layer, batch, save_kv_cache, **more)
@@ -338,6 +338,48 @@ def test_a_graphs_tree_stays_where_it_is(adapter, trees):
     assert [made[0] for made in trees] == ["table", "words"] and trees[0][2] == 43  # the longest with its draft tokens
 
 
+def encoder():
+    from sglang.srt.layers.radix_attention import AttentionType
+
+    return {"attn_type": AttentionType.ENCODER_ONLY}
+
+
+@pytest.mark.parametrize("name", ["EXTEND", "TARGET_VERIFY"])
+def test_tokens_of_an_encoder_see_all_of_their_request(adapter, name):
+    """Over the cache, to which its keys and values are written first; also those of a chain of drafts, as diffusion models make them."""
+    model = Model(adapter, **encoder(), **({"draft_tokens": 3, "topk": 1} if name == "TARGET_VERIFY" else {}))
+    batch = model.batch(3, name)
+    model.backend.init_forward_metadata(batch)
+    loaded = fake.calls("cuLibraryLoadData")
+    expect_packed(model, batch, 9)
+    assert fake.calls("cuLibraryLoadData") == loaded and "full_" in fake.launches()[-1]["kernel"]
+
+
+def test_a_window_of_an_encoder_reaches_both_ways_where_flash_attentions_does(adapter, version):
+    model = Model(adapter, sliding_window_size=23, **encoder())
+    _, output, launches = model.step(2, "EXTEND")
+    if version.startswith("0.5.23"):
+        assert len(launches) == 1 and model.backend._layers[model.layer, False]["window"] == 24
+    else:
+        assert output == "of FlashAttention"
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp8_e4m3"])
+@pytest.mark.parametrize("encodes", [False, True])
+def test_prompts_that_skip_the_cache_read_keys_and_values_of_the_step(adapter, encodes, kind):
+    """Nothing is written, and the type of the cache does not matter."""
+    model = Model(adapter, kv_cache_dtype=kind, runner={"without_cache": True}, **(encoder() if encodes else {}))
+    batch = model.batch(3, "EXTEND")
+    model.backend.init_forward_metadata(batch)
+    loaded = fake.calls("cuLibraryLoadData")
+    q, output, (launch,) = model.forward(batch, 40)
+    given, (k, v), offsets = launch["arguments"], model.kv, model.backend.forward_metadata.cu_seqlens_q.data
+    assert (given["q"], given["o"], given["k"], given["v"], given["batch"]) == (q.data, output.data, k.data, v.data, 3)
+    assert given["q_offsets"] == given["context_lengths"] == offsets and (given["page_table"], given["k_scale"]) == (0, 0)
+    assert (given["query_tokens"], given["context_capacity"]) == (40, 40) and ("full_" in launch["kernel"]) == encodes
+    assert model.pool.written == [] and model.backend.seen == [] and fake.calls("cuLibraryLoadData") == loaded
+
+
 class Lengths(list):
     def __init__(self, *lengths):
         super().__init__(lengths)
@@ -348,8 +390,9 @@ class Lengths(list):
 
 FLASH = [
     ("prefill that ranks share", {"runner": {"context_ranks": 2}}, ("EXTEND", 1, 40), {}),
-    ("prefill without a cache", {"runner": {"without_cache": True}}, ("EXTEND", 1, 40), {}),
-    ("prefill of an encoder", {"attn_type": "ENCODER_ONLY"}, ("EXTEND", 1, 40), {}),
+    ("a tree of drafts that all see each other", {"topk": 2, "draft_tokens": 3, "attn_type": "ENCODER_ONLY"}, ("TARGET_VERIFY", 2, 6), {}),
+    ("an encoder with heads of no multiple of 64", {"attn_type": "ENCODER_ONLY", "head_dim": 80}, ("EXTEND", 1, 40), {}),
+    ("a decoder that sees what follows", {"attn_type": "DECODER_BIDIRECTIONAL"}, ("EXTEND", 1, 40), {}),
     ("prefill with cross attention", {"is_cross_attention": True}, ("EXTEND", 1, 40), {}),
     ("cross attention", {"is_cross_attention": True}, ("DECODE", 2, 2), {}),
     ("an encoder", {"attn_type": "ENCODER_ONLY"}, ("DECODE", 2, 2), {}),

@@ -70,6 +70,9 @@ class BackendBase(FlashAttentionBackend):
 
     # What differs between versions of SGLang.
 
+    #: Whether windows of encoders reach to both sides; FlashAttention's reach to the left only where SGLang says no more.
+    windows_both_ways = False
+
     @staticmethod
     def is_deterministic(model_runner):
         """Whether results must not depend on the batch."""
@@ -100,7 +103,7 @@ class BackendBase(FlashAttentionBackend):
         table = self._table_of(layer, metadata) if self._takes_step(layer, metadata, q, kwargs) else None
         lengths = metadata.cache_seqlens_int32
         # Several drafts of a step are FlashAttention's, which computes the tokens before them and them apart.
-        if table is None or q.shape[0] != lengths.shape[0] or (forward_batch.spec_info is not None and self.topk > 1):
+        if table is None or q.shape[0] != lengths.shape[0] or (forward_batch.spec_info is not None and self.topk > 1) or _is_encoder(layer):
             return super().forward_decode(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         if k is not None and save_kv_cache:
             self.write(layer, forward_batch, k, v)
@@ -109,12 +112,12 @@ class BackendBase(FlashAttentionBackend):
     def forward_extend(self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
         rows = None
         if self._takes_step(layer, self.forward_metadata, q, kwargs):
-            rows = self._rows_of(layer, forward_batch, q)
+            rows = self._rows_of(layer, forward_batch, q, k)
         if rows is None:
             return super().forward_extend(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
-        if k is not None and save_kv_cache:
+        if k is not None and save_kv_cache and not self.fa_skip_kv_cache:
             self.write(layer, forward_batch, k, v)
-        return self._launch(layer, forward_batch, q, *rows, kwargs.get("sinks"))
+        return self._launch(layer, forward_batch, q, *rows, kwargs.get("sinks"), (k, v))
 
     def init_cuda_graph_state(self, max_bs, max_num_tokens):
         super().init_cuda_graph_state(max_bs, max_num_tokens)
@@ -161,7 +164,8 @@ class BackendBase(FlashAttentionBackend):
         return int(seq_lens_cpu.max()) + self._verified
 
     def _takes(self, layer):
-        return layer.attn_type == AttentionType.DECODER and not layer.is_cross_attention and layer.logit_capping_method == "tanh"
+        return ((layer.attn_type == AttentionType.DECODER or _is_encoder(layer) and (self.windows_both_ways or not _window(layer)))
+                and not layer.is_cross_attention and layer.logit_capping_method == "tanh")
 
     def _takes_step(self, layer, metadata, q, kwargs):
         """Whether leanattn has a part in attention of this layer in this step, as far as one can tell without its rows."""
@@ -176,7 +180,7 @@ class BackendBase(FlashAttentionBackend):
             return metadata.swa_page_table
         return metadata.page_table
 
-    def _rows_of(self, layer, forward_batch, q):
+    def _rows_of(self, layer, forward_batch, q, k):
         """Lengths, page table and further arguments of a launch for several query tokens of a request; None where it is FlashAttention's.
 
         Drafts of which every request has as many as at start-up run on the kernels of decode. All other steps have query offsets: prompts, chunks,
@@ -184,48 +188,57 @@ class BackendBase(FlashAttentionBackend):
         metadata, verified = self.forward_metadata, self._verified
         if forward_batch.forward_mode.is_target_verify() and self.topk > 1:
             tree = self._tree
-            if tree is None or _window(layer) or q.shape[0] != tree.words.shape[0]:
+            if tree is None or _window(layer) or q.shape[0] != tree.words.shape[0] or _is_encoder(layer):
                 return None
             return tree.lengths, tree.page_table, {"tokens": verified, "mask": "tree", "tree_mask": tree.words}
         lengths, table, offsets = metadata.cache_seqlens_int32, self._table_of(layer, metadata), metadata.cu_seqlens_q
-        if table is None or offsets is None or offsets.shape[0] != lengths.shape[0] + 1:
+        packed = self.fa_skip_kv_cache  # prompts whose K and V nobody needs later
+        if (k if packed else table) is None or offsets is None or offsets.shape[0] != lengths.shape[0] + 1:
             return None
         alike = forward_batch.forward_mode.is_target_verify() and getattr(forward_batch.spec_info, "ragged_verify_layout", None) is None
-        if alike and metadata.max_seq_len_q == verified and q.shape[0] == verified * lengths.shape[0]:
+        if alike and not _is_encoder(layer) and metadata.max_seq_len_q == verified and q.shape[0] == verified * lengths.shape[0]:
             return lengths, table, {"tokens": verified}
         # The kernels that are made for prefill are Hopper's, over caches of 16 bits. Elsewhere FlashAttention is faster, which has no fp8_e5m2.
-        made_for_it = torch.cuda.get_device_capability()[0] == 9 and self._kv_dtype is None and layer.head_dim % 64 == 0 and layer.head_dim <= 256
-        if not made_for_it and self._kv_dtype != "fp8_e5m2":
+        kv_dtype = None if packed else self._kv_dtype
+        made_for_it = torch.cuda.get_device_capability()[0] == 9 and kv_dtype is None and layer.head_dim % 64 == 0 and layer.head_dim <= 256
+        if not made_for_it and kv_dtype != "fp8_e5m2":
             return None
-        # Of a step that is divided among ranks, or that leaves the cache out, this would compute something else.
-        if (self._deterministic or self.attn_cp_size > 1 or self.fa_skip_kv_cache or getattr(metadata, "image_token_ranges", None) is not None
+        # Of a step that is divided among ranks this would compute something else.
+        if (self._deterministic or self.attn_cp_size > 1 or getattr(metadata, "image_token_ranges", None) is not None
                 or metadata.max_seq_len_q > plans.MOST_PREFILL_TOKENS):
             return None
-        return lengths, table, {"q_offsets": offsets, "max_q_len": plans.MOST_PREFILL_TOKENS}
+        options = {"q_offsets": offsets, "max_q_len": plans.MOST_PREFILL_TOKENS, "mask": _mask(layer)}
+        return lengths, table, {**options, "kv_offsets": offsets} if packed else options
 
-    def _launch(self, layer, forward_batch, q, lengths, table, options, sinks):
-        """`options` are further arguments of leanattn.decode, beside which "tokens" is the number of query tokens that every request has."""
+    def _launch(self, layer, forward_batch, q, lengths, table, options, sinks, new=None):
+        """`options` are further arguments of leanattn.decode, beside which "tokens" is the number of query tokens that every request has; `new` are K
+        and V of the step, which with kv_offsets are read in place of the cache."""
         rows, requests = q.shape[0], lengths.shape[0]
         key = layer, sinks is not None
         constant = self._layers.get(key)
         if constant is None:
             self._need((self._options(layer, sinks is not None),))
             constant = self._layers[key] = self._constant_arguments(layer)
-        keys, values = self.caches(layer)
         tokens = options.pop("tokens", 1)
-        if self._kv_dtype is not None:
+        if "kv_offsets" in options:
+            keys, values = new[0].view(-1, layer.tp_k_head_num, layer.head_dim), new[1].view(-1, layer.tp_v_head_num, layer.v_head_dim)
+            lengths = table = None
+        else:
+            keys, values = self.caches(layer)
+        if self._kv_dtype is not None and lengths is not None:
             keys, values = keys.view(torch.uint8), values.view(torch.uint8)
             options.update(kv_dtype=self._kv_dtype, k_scale=self._scale(layer, "k_scale", q), v_scale=self._scale(layer, "v_scale", q))
         if sinks is not None:
             options["sink_logits"] = sinks.detach().float().contiguous()
-        if self._deterministic and table.shape[1] > self._pages:
+        if self._deterministic and table.shape[1] > self._pages:  # with which all K and V are in the cache
             table = table[:, :self._pages]
         given = getattr(forward_batch, "_attn_output", None)
         width = layer.tp_q_head_num * layer.v_head_dim
         out = q.new_empty((rows, width)) if given is None else given.view(rows, width)
         shape = (rows,) if tokens == 1 else (requests, tokens)
         leanattn.decode(q.reshape(*shape, layer.tp_q_head_num, layer.head_dim), keys, values, lengths, table,
-                        out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", shape=self._shape_for(requests, options), engine=self._device.engine, workspace=self._device.workspace, **constant, **options)
+                        out=out.view(*shape, layer.tp_q_head_num, layer.v_head_dim), kv_layout="NHD", shape=self._shape_for(requests, options),
+                        engine=self._device.engine, workspace=self._device.workspace, **constant, **options)
         return out
 
     def _constant_arguments(self, layer):
@@ -253,7 +266,8 @@ class BackendBase(FlashAttentionBackend):
                 raise ValueError(f"{name} of layer {layer.layer_id} is {size}, but leanattn has multiples of 16 up to 512. {_OTHER}")
         return plans.Options(
             q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=0 if v_head_dim == head_dim else v_head_dim, window=_window(layer),
-            sink_logits=sinks, soft_cap=float(layer.logit_cap or 0.0), kv_dtype=self._kv_dtype, kv_layout=self._layout(layer))
+            sink_logits=sinks, soft_cap=float(layer.logit_cap or 0.0), mask=_mask(layer), packed_kv=self.fa_skip_kv_cache,
+            kv_dtype=None if self.fa_skip_kv_cache else self._kv_dtype, kv_layout="NHD" if self.fa_skip_kv_cache else self._layout(layer))
 
     def _layout(self, layer):
         """The layout of a layer's cache as its strides are, whose tokens may well be adjacent (docs/python.md)."""
@@ -263,13 +277,14 @@ class BackendBase(FlashAttentionBackend):
 
     def _need(self, options):
         """Sees to the plans of layers. Returns what Device.prepare does."""
-        of = [(one, {"dtype": plans.dtype_name(self._dtype), "page_size": self.page_size, "batch_invariant": self._deterministic}) for one in options]
-        problems = [plans.problem_of(one, **given) for one, given in of]
+        given = {"dtype": plans.dtype_name(self._dtype), "batch_invariant": self._deterministic, "page_size": 0 if self.fa_skip_kv_cache else self.page_size}
+        decoders = [] if self.fa_skip_kv_cache else [one for one in options if one.mask == "causal"]
+        problems = [plans.problem_of(one, **given) for one in decoders]
         if not self._deterministic:
-            problems += [plans.problem_of(one, query_tokens=plans.MOST_PREFILL_TOKENS, **given) for one, given in of]
+            problems += [plans.problem_of(one, query_tokens=plans.MOST_PREFILL_TOKENS, **given) for one in options]
         if self._has_trees or (self.topk <= 1 and self._verified is not None):
             mask = "tree" if self.topk > 1 else "causal"
-            problems += [plans.problem_of(one, query_tokens=self._verified, ragged=False, mask=mask, **given) for one, given in of
+            problems += [plans.problem_of(one, query_tokens=self._verified, ragged=False, **{**given, "mask": mask}) for one in decoders
                          if not (mask == "tree" and one.window)]
         self._problems = tuple(dict.fromkeys((*self._problems, *problems)))
         return self._device.prepare(self._problems, self._sizes)
@@ -319,6 +334,15 @@ def _check(runner, deterministic):
     if cache == "torch.float8_e5m2" and deterministic and prefill == "leanattn":
         raise ValueError("with deterministic inference prefill is FlashAttention's, which has no KV cache of fp8_e5m2. Give --kv-cache-dtype "
                          "fp8_e4m3, or --prefill-attention-backend triton --decode-attention-backend leanattn")
+
+
+def _is_encoder(layer):
+    """Whether all tokens of a request see each other, in the layer of an encoder or of a diffusion model."""
+    return layer.attn_type == AttentionType.ENCODER_ONLY
+
+
+def _mask(layer):
+    return "full" if _is_encoder(layer) else "causal"
 
 
 def _window(layer):

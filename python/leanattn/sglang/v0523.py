@@ -7,6 +7,8 @@ from . import v0516
 
 
 class Backend(v0516.Backend):
+    windows_both_ways = True
+
     @staticmethod
     def is_deterministic(model_runner):
         return bool(get_exec().deterministic.enable_deterministic_inference)
