@@ -209,18 +209,15 @@ int run(const Console& console, const BenchFlags& flags) {
   if (!workload) return report_error(workload.error());
   Result<BenchOptions> options = parse_options(flags);
   if (!options) return report_error(options.error());
-  const Result<std::optional<Shape>> shape = resolve_requests(workload->problem, flags.requests, options->requests);
-  if (!shape) return report_error(shape.error());
-  if (*shape) {
-    workload->shapes = {**shape};
-    // A launch of ours gives each CTA the same share of the line, so that these grids are the peers' only for equal
-    // lengths.
-    if (canonical(**shape).total_context != 0) {
-      note(
-          console,
-          "The lengths differ, so fa2 and fd are only the sizes of these projects' grids: their CTAs take equal shares "
-          "and cross output tiles.");
-    }
+  Result<StepRequests> step = resolve_requests(flags.requests, *workload);
+  if (!step) return report_error(step.error());
+  options->requests = *std::move(step);
+  // A launch of ours gives each CTA the same share of the line, so that these grids are the peers' only for equal
+  // lengths.
+  if (canonical(workload->shapes.front()).total_context != 0) {
+    note(console,
+         "The lengths differ, so fa2 and fd are only the sizes of these projects' grids: their CTAs take equal shares "
+         "and cross output tiles.");
   }
   if (const Features& features = workload->problem.features; in_group(features)) {
     Result<std::vector<int>> devices = devices_of_ranks(flags.device, features.context_parallel);

@@ -8,6 +8,7 @@
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
 #include "cli/flags/files.hpp"
+#include "cli/flags/request_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
@@ -26,6 +27,7 @@ const std::string kEmitContext = "8k";
 
 struct EmitFlags {
   ShapeFlags shape;
+  RequestFlags requests;
   DeviceFlags device;
   std::string tile, warps, warp_tokens, stages, ctas_per_sm, load, fixup, out;
 };
@@ -81,8 +83,9 @@ Result<KernelSpec> with_overrides(KernelSpec spec, const KernelSpec& usual, cons
 }
 
 int run(const Console& console, const EmitFlags& flags) {
-  const Result<Workload> workload = resolve(console, flags.shape, kEmitBatch, kEmitContext);
+  Result<Workload> workload = resolve(console, flags.shape, kEmitBatch, kEmitContext);
   if (!workload) return report_error(workload.error());
+  if (const auto step = resolve_requests(flags.requests, *workload); !step) return report_error(step.error());
   if (workload->shapes.size() != 1) {
     return report_error({ErrorCode::invalid_argument,
                          fmt::format("emit writes one kernel, but {} shapes were given", workload->shapes.size()),
@@ -131,6 +134,7 @@ Command add_emit(CLI::App& program) {
   auto flags = std::make_shared<EmitFlags>();
   CLI::App* app = program.add_subcommand("emit", "Print the CUDA source of a kernel; no GPU is needed");
   add_shape_flags(*app, flags->shape, kEmitBatch, kEmitContext);
+  add_request_flags(*app, flags->requests);
   add_device_flags(*app, flags->device);
   const auto option = [&](const char* name, std::string& value, const char* help, const std::string& type = "N") {
     app->add_option(name, value, help)->type_name(type)->group("Kernel");

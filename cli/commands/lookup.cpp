@@ -240,10 +240,7 @@ int run(const Console& console, const LookupFlags& flags) {
   const Result<Target> target = resolve_target(flags.device, *caches);
   if (!target) return report_error(target.error());
   for (Workload& workload : model->workloads) {
-    StepRequests requests;
-    const auto shape = resolve_requests(workload.problem, flags.requests, requests);
-    if (!shape) return report_error(shape.error());
-    if (*shape) workload.shapes = {**shape};
+    if (const auto step = resolve_requests(flags.requests, workload); !step) return report_error(step.error());
     if (const auto valid = validate_on(target->facts, workload.problem); !valid) return report_error(valid.error());
   }
   const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));

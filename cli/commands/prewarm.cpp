@@ -11,6 +11,7 @@
 #include "cli/console/table.hpp"
 #include "cli/flags/caches.hpp"
 #include "cli/flags/device_flags.hpp"
+#include "cli/flags/request_flags.hpp"
 #include "cli/flags/shape_flags.hpp"
 #include "cli/help/command_page.hpp"
 #include "generator/generator.hpp"
@@ -27,12 +28,16 @@ const std::string kPrewarmContext = "1k,8k,64k";
 
 struct PrewarmFlags {
   ShapeFlags shape;
+  RequestFlags requests;
   DeviceFlags device;
 };
 
 int run(const Console& console, const PrewarmFlags& flags) {
-  const Result<ModelWorkloads> model = resolve_all(console, flags.shape, kPrewarmBatch, kPrewarmContext);
+  Result<ModelWorkloads> model = resolve_all(console, flags.shape, kPrewarmBatch, kPrewarmContext);
   if (!model) return report_error(model.error());
+  for (Workload& workload : model->workloads) {
+    if (const auto step = resolve_requests(flags.requests, workload); !step) return report_error(step.error());
+  }
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
   const Result<Target> target = resolve_target(flags.device, *caches);
@@ -122,6 +127,7 @@ Command add_prewarm(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "prewarm", "Compile the kernels that lookup answers into cubin.db; with --arch no GPU is needed");
   add_shape_flags(*app, flags->shape, kPrewarmBatch, kPrewarmContext);
+  add_request_flags(*app, flags->requests);
   add_device_flags(*app, flags->device);
   set_examples(*app, {{"Compile the kernels of a server before it starts",
                        "leanattn prewarm --model llama-3-8b --batch 1,64 --context 8k,64k"},

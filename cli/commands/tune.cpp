@@ -352,9 +352,9 @@ int run(const Console& console, const TuneFlags& flags) {
       works.push_back({.workload = std::move(workload), .weights = {}, .policy = request.policy});
     if (model->model && works.size() > 1) document["model"] = to_json(*model->model);
     for (TuneWork& work : works) {
-      const auto shape = resolve_requests(work.workload.problem, flags.requests, request.requests);
-      if (!shape) return report_error(shape.error());
-      if (*shape) work.workload.shapes = {**shape};
+      Result<StepRequests> step = resolve_requests(flags.requests, work.workload);
+      if (!step) return report_error(step.error());
+      request.requests = *std::move(step);
     }
   } else if (!flags.from_capture.empty()) {
     const Result<CallCaptureSum> capture = read_shapes(console, flags.from_capture);

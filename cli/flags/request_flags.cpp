@@ -48,18 +48,17 @@ Result<StepRequests> parse_requests(const DecodeProblem& problem, const RequestF
   return requests;
 }
 
-Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, const RequestFlags& flags,
-                                              StepRequests& requests) {
-  if (flags.lengths.empty()) return std::nullopt;
-  Result<StepRequests> parsed = parse_requests(problem, flags);
-  if (!parsed) return tl::unexpected(parsed.error());
-  requests = *std::move(parsed);
-  const std::vector<int>& lengths = requests.context_lengths;
+Result<StepRequests> resolve_requests(const RequestFlags& flags, Workload& workload) {
+  if (flags.lengths.empty()) return StepRequests{};
+  Result<StepRequests> requests = parse_requests(workload.problem, flags);
+  if (!requests) return requests;
+  const std::vector<int>& lengths = requests->context_lengths;
   if (std::all_of(lengths.begin(), lengths.end(), [](int length) { return length == 0; }))
     return fail(ErrorCode::invalid_argument, fmt::format("--lengths {} has no token to read", flags.lengths));
-  const Shape shape = shape_of(problem, {lengths, requests.query_tokens});
-  if (const Result<void> valid = validate(problem, shape); !valid) return tl::unexpected(valid.error());
-  return shape;
+  workload.shapes = {shape_of(workload.problem, {lengths, requests->query_tokens})};
+  if (const Result<void> valid = validate(workload.problem, workload.shapes.front()); !valid)
+    return tl::unexpected(valid.error());
+  return requests;
 }
 
 }  // namespace v1

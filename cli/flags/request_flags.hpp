@@ -3,9 +3,9 @@
 #pragma once
 
 #include <array>
-#include <optional>
 #include <string>
 
+#include "cli/flags/shape_flags.hpp"
 #include "runtime/problem.hpp"
 #include "tuner/backend/backend.hpp"
 
@@ -29,10 +29,9 @@ std::array<CLI::Option*, 2> add_request_flags(CLI::App& command, RequestFlags& f
 /// The requests that --lengths and --q-lens name; --lengths must be given. Errors: invalid_argument, naming the flag
 /// and its value.
 Result<StepRequests> parse_requests(const DecodeProblem& problem, const RequestFlags& flags);
-/// What the flags say of a step of this problem: its requests, and its shape; nullopt if there is none. Errors:
-/// invalid_argument, naming the flag and its value; those of validate().
-Result<std::optional<Shape>> resolve_requests(const DecodeProblem& problem, const RequestFlags& flags,
-                                              StepRequests& requests);
+/// With --lengths, leaves the workload the shape of that step alone. Returns the requests of the step; without the
+/// flag none. Errors: invalid_argument, naming the flag and its value; those of validate().
+Result<StepRequests> resolve_requests(const RequestFlags& flags, Workload& workload);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -346,9 +346,9 @@ class Reports(unittest.TestCase):
         folder.mkdir(mode=0o700)
         heads = ["--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--page-size", "16", "--ragged-q", "--q-len", "2048", "--arch", "sm_90a", "--sms", "132"]
 
-        def looked_up(q_lens, *flags):
+        def looked_up(q_lens, *flags, command="lookup"):
             step = ["--lengths", "6x4k,8k", "--q-lens", q_lens]
-            return self.successful("--db", str(folder), "lookup", *heads, *step, *flags)
+            return self.successful("--db", str(folder), command, *heads, *step, *flags)
 
         asked = json.loads(looked_up("6x1,700", "--json"))
         answer = asked["answers"][0]
@@ -364,6 +364,12 @@ class Reports(unittest.TestCase):
         self.assertEqual((tuned["provenance"], tuned["tuned_shape"]["mix"]), ("exact", mix))
         self.assertEqual(json.loads(looked_up("6x1,600", "--json"))["answers"][0]["provenance"], "bucket")
         self.assertEqual(json.loads(looked_up("7x1", "--json"))["answers"][0]["provenance"], "fallback")
+        emitted = {q_lens: json.loads(looked_up(q_lens, "--json", command="emit")) for q_lens in ("6x1,700", "7x1")}
+        self.assertEqual([(one["provenance"], one["kernel"]) for one in emitted.values()], [("exact", tuned["kernel"]), ("fallback", answer["kernel"])])
+        self.assertNotEqual(tuned["kernel"], answer["kernel"])
+        for q_lens, one in emitted.items():
+            compiled = json.loads(looked_up(q_lens, "--json", command="prewarm"))["kernels"]
+            self.assertEqual([kernel["kernel"] for kernel in compiled], [one["kernel"]])
         name = "6 x 1 of 4k + 700 of 8k"
         self.assertIn(name, looked_up("6x1,700"))
         self.assertIn(f" of {name} ", looked_up("6x1,600"))
