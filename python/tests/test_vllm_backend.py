@@ -97,9 +97,9 @@ def step(query_tokens, padded=0, **more):
         slot_mapping=Tensor((tokens,), "int64"), **more)
 
 
-def needs_no_flash(model):
+def needs_no_other(model):
     """Whether neither vLLM's implementation nor its builder for FlashAttention was ever made."""
-    return "flash" not in {**vars(model.impl), **vars(model.builder)}
+    return "other" not in {**vars(model.impl), **vars(model.builder)}
 
 
 def local(count):
@@ -137,7 +137,7 @@ def test_a_decode_step_arrives_as_vllm_has_it(adapter, layout):
     assert given["q_stride_batch"] == q.strides[0] and given["page_table_stride"] == WIDTH
     assert (given["batch"], given["pool_pages"], given["kv_heads"]) == (3, PAGES, KV_HEADS)
     assert math.isclose(given["scale_log2"], HEAD_DIM**-0.5 * math.log2(math.e), rel_tol=1e-6)
-    assert not launch["programmatic"] and needs_no_flash(model)
+    assert not launch["programmatic"] and needs_no_other(model)
 
 
 def test_one_kv_head_has_strides_that_can_be_loaded(adapter):
@@ -188,7 +188,7 @@ def test_ranks_have_their_part_of_every_context(adapter):
     assert (given["context_lengths"], given["page_table"]) == (common.dcp_local_seq_lens.data, common.block_table_tensor.data)
     assert combined.part.shape == gathered.shape and (combined.lse.shape, combined.lse.dtype) == ((3, 4 * Q_HEADS), "fp32")
     assert (combined.ways, combined.named_ways) == ((), {"is_lse_base_on_e": True})
-    assert output.copied is combined.result and model.impl.flash.seen == []
+    assert output.copied is combined.result and model.impl.other.seen == []
 
 
 def test_steps_over_ranks_need_nothing_that_was_not_made_at_start_up(adapter):
@@ -209,7 +209,7 @@ def test_steps_over_ranks_need_nothing_that_was_not_made_at_start_up(adapter):
 
 def test_the_prefill_of_a_mixed_step_over_ranks_is_flash_attentions(adapter, monkeypatch):
     model, parts = Model(adapter, ranks=2), []
-    flash = type(model.builder.flash)
+    flash = type(model.builder.other)
     of_flash = flash.build
     monkeypatch.setattr(flash, "build", lambda self, prefix, common, *more: parts.append(common) or of_flash(self, prefix, common, *more))
     common = step([1, 1, 40], **local(3))
@@ -217,7 +217,7 @@ def test_the_prefill_of_a_mixed_step_over_ranks_is_flash_attentions(adapter, mon
     assert (metadata.rows.tokens, metadata.rows.lengths.shape, metadata.rows.lengths.data) == (2, (2,), common.dcp_local_seq_lens.data)
     assert (parts[0].dcp_local_seq_lens.shape, parts[0].dcp_local_seq_lens.data) == ((1,), common.dcp_local_seq_lens.data + 8)
     q, output, launches = model.forward(metadata, 42)
-    (seen,), (combined,) = model.impl.flash.seen, stand_in.group.combined
+    (seen,), (combined,) = model.impl.other.seen, stand_in.group.combined
     assert len(launches) == 1 and combined.part.shape[0] == 2 and (seen.query.shape[0], seen.metadata) == (40, metadata.rest)
 
 
@@ -282,7 +282,7 @@ def test_a_mixed_step_is_one_launch(adapter, tokens, padded, speculative):
     assert (given["q_offsets"], given["context_lengths"]) == (common.query_start_loc.data, common.seq_lens.data)
     assert (given["page_table"], given["page_table_stride"]) == (common.block_table_tensor.data, WIDTH)
     assert (given["q_stride_token"], given["o_stride_token"]) == (q.strides[0], output.strides[0])
-    assert ("_q131072_" in launch["kernel"]) == (not drafts) and needs_no_flash(model)
+    assert ("_q131072_" in launch["kernel"]) == (not drafts) and needs_no_other(model)
 
 
 @pytest.mark.parametrize("head_size", [64, 192, 256])
@@ -325,7 +325,7 @@ def test_a_graph_serves_any_mix_up_to_its_size(adapter):
         launched(tokens)
         assert fake.launches()[-1] == captured, tokens
     Tensor.current_stream = 0
-    assert fake.calls("cuLibraryLoadData") == loaded and needs_no_flash(model)
+    assert fake.calls("cuLibraryLoadData") == loaded and needs_no_other(model)
     fake.destroy_graph(graph)
 
 
@@ -401,7 +401,7 @@ def test_a_step_is_split_where_prefill_has_no_kernels(adapter, monkeypatch, spec
 
     q, output, (launch,) = model.forward(metadata, tokens + 57)
     assert (launch["arguments"]["q"], launch["arguments"]["o"], launch["arguments"]["batch"]) == (q.data, output.data, requests)
-    (seen,) = model.impl.flash.seen
+    (seen,) = model.impl.other.seen
     assert seen.metadata is rest and seen.query.shape[0] == seen.key.shape[0] == seen.value.shape[0] == 57
     assert seen.query.dtype == "fp8_e4m3" or seen.query.data == q.data + 2 * tokens * q.strides[0]
     assert (seen.output.shape[0], seen.output.data) == (57, output.data + 2 * tokens * output.strides[0])
@@ -419,11 +419,11 @@ def test_a_prompt_that_is_longer_than_kernels_take_is_flash_attentions(adapter):
 def test_flash_attention_plans_for_the_windows_of_these_layers(adapter):
     """vLLM's builder looks for layers with FlashAttention, and these have none."""
     model = Model(adapter, sliding_window=24, kv_cache_dtype="fp8")
-    assert model.builder.flash.aot_sliding_window == (23, 0) and model.builder.flash.aot_schedule
+    assert model.builder.other.aot_sliding_window == (23, 0) and model.builder.other.aot_schedule
     other = types.SimpleNamespace(impl=Model(adapter, sliding_window=25, kv_cache_dtype="fp8").impl, _k_scale=Tensor((), "fp32"))
     model.config.compilation_config.static_forward_context["other"] = other
     both = model.builder.__class__(types.SimpleNamespace(block_size=PAGE), ["layer", "other"], model.config, types.SimpleNamespace(type="cuda", index=0))
-    assert not both.flash.aot_schedule
+    assert not both.other.aot_schedule
 
 
 def test_the_cache_is_updated_by_vllms_own_operation(adapter):
@@ -440,7 +440,7 @@ def test_the_cache_is_updated_by_vllms_own_operation(adapter):
 
 def test_the_rest_of_a_mixed_step_is_counted_from_its_first_token(adapter, monkeypatch):
     model, parts = Model(adapter, kv_cache_dtype="fp8"), []
-    flash = type(model.builder.flash)
+    flash = type(model.builder.other)
     monkeypatch.setattr(flash, "build", lambda self, prefix, common, fast_build=False: parts.append((common, fast_build)))
     whole = step([1, 1, 40, 17], is_prefilling=np.array([0, 0, 1, 1], bool), seq_lens_cpu_upper_bound=np.array([5, 6, 40, 30]))
     whole._token_to_req_indices_cache = whole._num_computed_tokens_cache = "of all four"
@@ -478,7 +478,7 @@ def test_flash_attention_has_what_leanattn_does_not(adapter, why, tokens, common
     metadata = model.builder.build(0, step(tokens, **common))
     assert rows_of(metadata) is None and metadata.scheduler_metadata == "of FlashAttention"
     _, output, launches = model.forward(metadata, sum(tokens))
-    assert launches == [] and model.impl.flash.seen[0].output is output
+    assert launches == [] and model.impl.other.seen[0].output is output
 
 
 def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
@@ -489,7 +489,7 @@ def test_the_order_of_a_batch_is_left_alone_where_nothing_is_ours(adapter):
 def test_no_attention_while_memory_is_profiled(adapter):
     model = Model(adapter)
     _, output, launches = model.forward(None, 5)
-    assert launches == [] and output.value == 0 and needs_no_flash(model)
+    assert launches == [] and output.value == 0 and needs_no_other(model)
 
 
 @pytest.mark.parametrize("cache", ["auto", "fp8"])
@@ -497,7 +497,7 @@ def test_layers_that_share_a_cache_have_no_keys_of_their_own(adapter, cache):
     model, output = Model(adapter, kv_cache_dtype=cache), Tensor((42, Q_HEADS, HEAD_DIM))
     metadata = model.builder.build(0, step([1, 1, 40]))
     model.impl.forward(model.layer, Tensor((42, Q_HEADS, HEAD_DIM)), None, None, model.cache, metadata, output)
-    assert (metadata.rest is None or model.impl.flash.seen[0].key is None) and len(fake.launches()) == 1
+    assert (metadata.rest is None or model.impl.other.seen[0].key is None) and len(fake.launches()) == 1
 
 
 def test_another_groups_block_table_goes_to_both_parts(adapter):
@@ -590,7 +590,7 @@ def test_caches_with_inline_scales_arrive_as_vllm_lays_them(adapter, name, layou
 def test_caches_with_inline_scales_are_written_by_vllms_backend_for_them(adapter, name):
     model, key, value, slots = Model(adapter, kv_cache_dtype=name), Tensor((3, KV_HEADS, HEAD_DIM)), Tensor((3, KV_HEADS, HEAD_DIM)), Tensor((3,), "int64")
     model.impl.do_kv_cache_update(model.layer, key, value, model.cache, slots)
-    assert model.impl.flash.updated == [types.SimpleNamespace(key=key, value=value, kv_cache=model.cache, slot_mapping=slots)] and stand_in.cached == []
+    assert model.impl.other.updated == [types.SimpleNamespace(key=key, value=value, kv_cache=model.cache, slot_mapping=slots)] and stand_in.cached == []
 
 
 @pytest.mark.parametrize("name", INLINE)
@@ -598,7 +598,7 @@ def test_what_leanattn_does_not_compute_over_inline_scales_is_tritons(adapter, n
     model = Model(adapter, kv_cache_dtype=name)
     metadata = model.builder.build(0, step([1, 1], causal=False))
     _, output, launches = model.forward(metadata, 2)
-    assert launches == [] and metadata.of == "Triton" and model.impl.flash.seen[0].output is output
+    assert launches == [] and metadata.of == "Triton" and model.impl.other.seen[0].output is output
     given = [128, "torch.bfloat16", name, 16, False, False, False, False, None]
     assert adapter.Backend.supports_combination(*given) is None
     given[0] = 80
@@ -613,9 +613,9 @@ def test_what_leanattn_does_not_compute_over_inline_scales_is_tritons(adapter, n
 @pytest.mark.parametrize("scale_heads", [1, KV_HEADS])
 def test_only_flash_attention_gets_fp8_queries(adapter, scale_heads):
     model = Model(adapter, kv_cache_dtype="fp8", scale_heads=scale_heads)
-    assert not model.impl.supports_quant_query_input and model.impl.flash.supports_quant_query_input
+    assert not model.impl.supports_quant_query_input and model.impl.other.supports_quant_query_input
     q, _, _ = model.forward(model.builder.build(0, step([1, 1, 40])), 42)
-    seen = model.impl.flash.seen[0]
+    seen = model.impl.other.seen[0]
     assert (seen.query.dtype, seen.query.shape) == ("fp8_e4m3", (40, Q_HEADS, HEAD_DIM)) and q.dtype == "bf16"
     shape = tuple(model.impl._fp8_queries[True].group_shape)
     assert shape == (-1, HEAD_DIM * Q_HEADS // KV_HEADS)

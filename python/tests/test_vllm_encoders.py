@@ -6,7 +6,7 @@ np = pytest.importorskip("numpy")
 
 import leanattn  # noqa: E402
 from test_vllm_backend import (ENCODER_LONGEST, HEAD_DIM, KV_HEADS, LONGEST, MOST_TOKENS, Q_HEADS, Model, adapter, batch_invariant,  # noqa: E402, F401
-                               needs_no_flash, on_another_gpu, step, version)
+                               needs_no_other, on_another_gpu, step, version)
 from vllm_stand_in import Tensor  # noqa: E402
 
 
@@ -30,7 +30,7 @@ def test_an_encoder_reads_keys_and_values_of_the_step(adapter, attn_type, causal
     assert (given["q"], given["k"], given["v"], given["o"]) == (q.data, k.data, v.data, output.data)
     assert given["q_offsets"] == given["context_lengths"] == common.query_start_loc.data and given["page_table"] == 0
     assert (given["batch"], given["query_tokens"], given["context_capacity"]) == (len(tokens), total, total)
-    assert (given["k_stride_token"], given["k_stride_head"]) == k.strides[:2] and "full_" in launch["kernel"] and needs_no_flash(model)
+    assert (given["k_stride_token"], given["k_stride_head"]) == k.strides[:2] and "full_" in launch["kernel"] and needs_no_other(model)
 
 
 def test_a_window_of_an_encoder_reaches_both_ways(adapter):  # noqa: F811
@@ -43,14 +43,14 @@ def test_a_window_of_an_encoder_reaches_both_ways(adapter):  # noqa: F811
 def test_the_type_of_a_cache_does_not_matter_to_an_encoder(adapter, cache):  # noqa: F811
     model = Model(adapter, attn_type="encoder_only", kv_cache_dtype=cache)
     (launch,) = model.forward(model.builder.build(0, encoder_step([40])), 40)[2]
-    assert launch["arguments"]["k"] == model.kv[0].data and launch["arguments"]["k_scale"] == 0 and needs_no_flash(model)
+    assert launch["arguments"]["k"] == model.kv[0].data and launch["arguments"]["k_scale"] == 0 and needs_no_other(model)
 
 
 @pytest.mark.parametrize("setting", [on_another_gpu, batch_invariant])
 def test_where_prefill_has_no_kernels_encoders_are_flash_attentions(adapter, setting, monkeypatch):  # noqa: F811
     setting(monkeypatch)
     model = Model(adapter, attn_type="encoder_only")
-    assert model.forward(model.builder.build(0, encoder_step([40])), 40)[2] == [] and len(model.impl.flash.seen) == 1
+    assert model.forward(model.builder.build(0, encoder_step([40])), 40)[2] == [] and len(model.impl.other.seen) == 1
 
 
 @pytest.mark.parametrize("cache", ["auto", "int8_per_token_head"])

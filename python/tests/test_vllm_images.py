@@ -151,7 +151,7 @@ def test_where_a_step_is_split_each_part_has_its_own_images(adapter, monkeypatch
     if setting is not None:
         setting(monkeypatch)
     model, parts = Model(adapter, speculative=2, images=True, **given), []
-    monkeypatch.setattr(type(model.builder.flash), "build", lambda self, prefix, common, *more: parts.append(common))
+    monkeypatch.setattr(type(model.builder.other), "build", lambda self, prefix, common, *more: parts.append(common))
     metadata = model.builder.build(0, with_images([3, 1, 40], [9, 9, 40], {0: [(5, 7)], 1: [LAST], 2: [(2, 9)]}))
     assert parts[0].mm_req_doc_ranges == {0: [(2, 9)]} and metadata.rows.tokens == 4
     # A chunk that is as short as drafts are: tokens 6 to 8 of a prompt.

@@ -252,7 +252,7 @@ class Model:
                                                **{k: v for k, v in features.items() if k == "sinks"})
         self.impl.process_weights_after_loading(torch.bfloat16)
         if part.ranks > 1:
-            self.impl.flash._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
+            self.impl.other._dcp_dtype = torch.bfloat16  # in an engine, of vLLM's configuration
         one = torch.ones((), device=DEVICE)
         self.layer = types.SimpleNamespace(impl=self.impl, _q_scale=one, _k_scale=one, _v_scale=one, mm_prefix_clamp_sliding_window=images == "clamped",
                                            kv_sharing_target_layer_name=None)
@@ -524,7 +524,7 @@ def stand_in_for_kernels():
     leanattn.decode, leanattn.engine = calls.decode, lambda ordinal: calls
     leanattn.Workspace = lambda engine, size: types.SimpleNamespace(bytes=size)
     assert implementation.leanattn is plans.leanattn is leanattn
-    implementation.has_prefill_kernels = lambda *_: calls.prefills
+    implementation.takes_all_query_tokens = lambda *_: calls.prefills
     flash_attn.flash_attn_varlen_func = calls.flash
     flash_attn.get_scheduler_metadata = lambda **_: torch.zeros(5, dtype=torch.int32)
     flash_attn.merge_attn_states = vllm_ranks.merge_attn_states

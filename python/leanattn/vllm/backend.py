@@ -1,9 +1,9 @@
 """backend.py -- what all tried versions of vLLM share: the backend, the metadata of a step, and its builder.
 
 A step is one launch, whatever mix of decode, speculation and prefill it has. Where prefill has no kernels of its own, the rows of leanattn are the
-requests with few query tokens, which vLLM puts at the front of a batch, and the rest is handed to FlashAttention with metadata of its own. Nothing
-here waits for the GPU or copies from it: the kernels read lengths, page tables and query offsets where vLLM keeps them, so that one CUDA graph is
-right for all of them.
+requests with few query tokens, which vLLM puts at the front of a batch, and the rest is handed to vLLM's own backend for the cache, FlashAttention or
+Triton's, with metadata of its own. Nothing here waits for the GPU or copies from it: the kernels read lengths, page tables and query offsets where vLLM
+keeps them, so that one CUDA graph is right for all of them.
 """
 import copy
 import dataclasses
@@ -17,14 +17,14 @@ from vllm.v1.attention.backend import AttentionBackend, AttentionCGSupport, Atte
 from vllm.v1.attention.backends.utils import split_decodes_and_prefills
 
 from .._serving import plans
-from .implementation import IN_ROW, Implementation, has_prefill_kernels, is_one_byte
+from .implementation import IN_ROW, Implementation, takes_all_query_tokens, is_one_byte
 from .spans import Spans
 from .step_plans import Rows, StepPlans, first
 
 
 @dataclasses.dataclass
 class Metadata:
-    """A step of which `rows` run on leanattn, and those of `rest`, FlashAttention's metadata, behind them."""
+    """A step of which `rows` run on leanattn, and those of `rest`, the metadata of vLLM's own backend, behind them."""
 
     num_actual_tokens: int
     max_query_len: int
@@ -68,7 +68,7 @@ class BackendBase(AttentionBackend):
 
     @classmethod
     def supports_head_size(cls, head_size):
-        return head_size % 16 == 0 and (has_prefill_kernels(head_size, None) or head_size <= 512 and flash_backend().supports_head_size(head_size))
+        return head_size % 16 == 0 and (takes_all_query_tokens(head_size, None) or head_size <= 512 and flash_backend().supports_head_size(head_size))
 
     @classmethod
     def supports_kv_cache_dtype(cls, kv_cache_dtype):
@@ -111,7 +111,7 @@ class BackendBase(AttentionBackend):
         names = {"float16": "torch.float16", "bfloat16": "torch.bfloat16"}
         if kv_cache_dtype in names and names[kv_cache_dtype] != str(dtype):
             return f"a KV cache of {kv_cache_dtype} for queries of {dtype} not supported"
-        prefills = has_prefill_kernels(head_size, kv_cache_dtype)
+        prefills = takes_all_query_tokens(head_size, kv_cache_dtype)
         if kv_cache_dtype in IN_ROW:
             return None if prefills else f"a KV cache of {kv_cache_dtype} for heads of {head_size} not supported"
         if prefills and not (use_mm_prefix and _leaves_prefill()):
@@ -140,11 +140,11 @@ class BuilderBase(AttentionMetadataBuilder):
         self.cp_kv_cache_interleave_size = vllm_config.parallel_config.cp_kv_cache_interleave_size
         prefills = bool(self._found) and all(impl.prefills_here for impl, _ in self._found)
         if not prefills:
-            self.flash  # noqa: B018  (not in a step)
+            self.other  # noqa: B018  (not in a step)
         # vLLM's lengths on a rank may count drafts that were rejected since, and of draft models are those of the step before.
         stale = self.dcp_world_size > 1 and vllm_config.speculative_config is not None
         if not self._found or not all(impl.decodes_here for impl, _ in self._found) or stale:
-            return  # all rows are FlashAttention's, and so is their order
+            return  # all rows are the other backend's, and so is their order
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)
         if self.reorder_batch_threshold > plans.MOST_QUERY_TOKENS:
             self.reorder_batch_threshold = 1
@@ -157,7 +157,7 @@ class BuilderBase(AttentionMetadataBuilder):
             self._spans = Spans(most_tokens, device, clamped)
 
     @functools.cached_property
-    def flash(self):
+    def other(self):
         """vLLM's own builder, for the rows that leanattn does not compute."""
         if any(impl.in_row for impl, _ in self._found):
             from vllm.v1.attention.backends.triton_attn import TritonAttentionMetadataBuilder
@@ -167,7 +167,7 @@ class BuilderBase(AttentionMetadataBuilder):
 
         made = FlashAttentionMetadataBuilder(self.kv_cache_spec, self.layer_names, self.vllm_config, self.device)
         # It plans for one window, for which it looks at layers of its own.
-        windows = {impl.flash.sliding_window for impl, _ in self._found}
+        windows = {impl.other.sliding_window for impl, _ in self._found}
         if len(windows) == 1:
             (made.aot_sliding_window,) = windows
         else:
@@ -182,19 +182,19 @@ class BuilderBase(AttentionMetadataBuilder):
 
     def _build(self, common_prefix_len, common, fast_build, for_graph):
         if not self._takes(common):
-            return self.flash.build(common_prefix_len, common, fast_build)
+            return self.other.build(common_prefix_len, common, fast_build)
         requests, tokens, most, rest = common.num_reqs, common.num_actual_tokens, common.max_query_len, None
         if most > self._plans.most_tokens:
             most = self.reorder_batch_threshold
             requests, others, tokens, other_tokens = split_decodes_and_prefills(common, decode_threshold=most)
             if requests == 0:
-                return self.flash.build(common_prefix_len, common, fast_build)
+                return self.other.build(common_prefix_len, common, fast_build)
             if others > 0:
-                rest = self.flash.build(0, _rest_of(common, requests, others, tokens, other_tokens), fast_build)
+                rest = self.other.build(0, _rest_of(common, requests, others, tokens, other_tokens), fast_build)
         lengths = common.seq_lens if self.dcp_world_size == 1 else common.dcp_local_seq_lens
         rows = self._plans.rows(tokens, requests, most, lengths, common.block_table_tensor, common.query_start_loc)
         if rows is None:
-            return self.flash.build(common_prefix_len, common, fast_build)
+            return self.other.build(common_prefix_len, common, fast_build)
         spans = None if self._spans is None else self._spans.of(common, requests, tokens, for_graph and rows.offsets is not None)
         return Metadata(common.num_actual_tokens, common.max_query_len, common.query_start_loc, common.max_seq_len, common.seq_lens,
                         common.block_table_tensor, common.slot_mapping, rows, rest, spans)
@@ -202,12 +202,12 @@ class BuilderBase(AttentionMetadataBuilder):
     def update_block_table(self, metadata, blk_table, slot_mapping):
         rows = getattr(metadata, "rows", None)
         if rows is None:
-            return self.flash.update_block_table(metadata, blk_table, slot_mapping)
+            return self.other.update_block_table(metadata, blk_table, slot_mapping)
         requests, made = rows.lengths.shape[0], copy.copy(metadata)
         made.block_table, made.slot_mapping = blk_table, slot_mapping
         made.rows = dataclasses.replace(rows, page_table=self._plans.page_table(blk_table, requests))
         if metadata.rest is not None:
-            made.rest = self.flash.update_block_table(metadata.rest, blk_table[requests:], slot_mapping[rows.tokens:])
+            made.rest = self.other.update_block_table(metadata.rest, blk_table[requests:], slot_mapping[rows.tokens:])
         return made
 
     def _takes(self, common):

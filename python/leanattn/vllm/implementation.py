@@ -20,7 +20,7 @@ IN_ROW = {"int4_per_token_head": ("int4", 2), "int8_per_token_head": ("int8", 1)
 SCALE_BYTES = 4
 
 
-def has_prefill_kernels(head_size, kv_cache_dtype):
+def takes_all_query_tokens(head_size, kv_cache_dtype):
     """Whether leanattn takes all query tokens of such a layer: where the family wgmma_prefill has it, or FlashAttention does not. FlashAttention is faster
     at prefill than the other families, which are made for decode."""
     if kv_cache_dtype in IN_ROW:
@@ -50,7 +50,7 @@ class Implementation(AttentionImpl):
         self.packed = attn_type in (AttentionType.ENCODER, AttentionType.ENCODER_ONLY)  #: K and V are the step's own, and there is no cache
         self._cache_dtype = None if self.packed else kv_cache_dtype
         on_one_rank = not self._over_ranks and not self.batch_invariant_enabled
-        kernels = on_one_rank and has_prefill_kernels(head_size, self._cache_dtype)
+        kernels = on_one_rank and takes_all_query_tokens(head_size, self._cache_dtype)
         if self.mask == "causal":
             # A rank of a context-parallel group has tokens from all over a context, and does not know where they stand in it. So it has no windows and
             # no ALiBi; and a sink would count on every rank.
@@ -74,10 +74,10 @@ class Implementation(AttentionImpl):
             self._fp8_queries = {False: QuantFP8(static=True, group_shape=GroupShape.PER_TENSOR),
                                  True: QuantFP8(static=True, group_shape=GroupShape(-1, by_head))}
         if self.in_row or not self.prefills_here:
-            self.flash  # noqa: B018  (not in a step)
+            self.other  # noqa: B018  (not in a step)
 
     @functools.cached_property
-    def flash(self):
+    def other(self):
         """vLLM's own implementation, for the rows that leanattn does not compute. A model without such rows never imports FlashAttention's."""
         if self.in_row:
             from vllm.v1.attention.backends.triton_attn import TritonAttentionImpl as Own
@@ -131,7 +131,7 @@ class Implementation(AttentionImpl):
 
     def do_kv_cache_update(self, layer, key, value, kv_cache, slot_mapping):
         if self.in_row:  # vLLM's own way, with the rotation, and as bytes that all of its backends read
-            self.flash.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
+            self.other.do_kv_cache_update(layer, key, value, kv_cache, slot_mapping)
         elif not self.packed:
             caches = kv_cache.transpose(1, 2).split(self.head_size, dim=-1)
             reshape_and_cache_flash(key, value, *caches, slot_mapping, self.kv_cache_dtype, layer._k_scale, layer._v_scale)
@@ -143,13 +143,13 @@ class Implementation(AttentionImpl):
             return output.fill_(0)
         rows = getattr(attn_metadata, "rows", None)
         if rows is None:
-            return self._flash(layer, query, key, value, kv_cache, attn_metadata, output)
+            return self._by_other(layer, query, key, value, kv_cache, attn_metadata, output)
         self._decode(layer, query, (key, value) if self.packed else kv_cache, rows, attn_metadata.mm_prefix_range_tensor, output)
         rest = attn_metadata.rest
         if rest is not None:
-            # The rows of FlashAttention begin where those of leanattn end.
+            # The rows of the other implementation begin where those of leanattn end.
             part = slice(rows.tokens, rows.tokens + rest.num_actual_tokens)
-            self._flash(layer, query[part], _part(key, part), _part(value, part), kv_cache, rest, output[part])
+            self._by_other(layer, query[part], _part(key, part), _part(value, part), kv_cache, rest, output[part])
         return output
 
     def _decode(self, layer, query, kv, rows, spans, output):
@@ -173,7 +173,7 @@ class Implementation(AttentionImpl):
         made = leanattn.decode(query, *kv, q_offsets=rows.offsets, max_q_len=rows.most_tokens, spans=spans, shape=rows.shape,
                                engine=rows.device.engine, workspace=rows.device.workspace, **result, **more, **self._constant)
         if self._over_ranks:
-            output.copy_(self.flash.dcp_combine(*made, group, is_lse_base_on_e=True))
+            output.copy_(self.other.dcp_combine(*made, group, is_lse_base_on_e=True))
         if self._rotated:
             output.copy_(_rotation()(output.float(), inverse=True) / _growth(self.head_size))
 
@@ -190,12 +190,12 @@ class Implementation(AttentionImpl):
                                       {"k_scale": words[..., row // SCALE_BYTES], "v_scale": words[..., (side + row) // SCALE_BYTES]}))
         return self._views[1]
 
-    def _flash(self, layer, query, key, value, kv_cache, metadata, output):
-        if self._fp8_queries is not None and self.flash.supports_quant_query_input:
+    def _by_other(self, layer, query, key, value, kv_cache, metadata, output):
+        if self._fp8_queries is not None and self.other.supports_quant_query_input:
             by_head = layer._q_scale.numel() > 1
             flat = query.reshape(query.shape[0], self.num_heads * self.head_size)
             query = self._fp8_queries[by_head](flat, layer._q_scale)[0].view(query.shape)
-        return self.flash.forward(layer, query, key, value, kv_cache, metadata, output)
+        return self.other.forward(layer, query, key, value, kv_cache, metadata, output)
 
     def _constant_arguments(self):
         """The arguments that are the same in every step."""

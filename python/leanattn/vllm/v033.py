@@ -5,7 +5,7 @@ from vllm.v1.attention.backend import MultipleOf, max_decode_query_len
 
 from .._serving import plans
 from .backend import BackendBase, BuilderBase, flash_backend, triton_backend
-from .implementation import has_prefill_kernels
+from .implementation import takes_all_query_tokens
 from .latent import LatentBackendBase, LatentBuilderBase
 from .selected import SelectedBackendBase, SelectedImplementation
 
@@ -24,7 +24,7 @@ class Builder(BuilderBase):
     def update_draft_decode_metadata(self, metadata):
         # The kernels read lengths, offsets and page tables when they run.
         if getattr(metadata, "rows", None) is None:
-            self.flash.update_draft_decode_metadata(metadata)
+            self.other.update_draft_decode_metadata(metadata)
 
 
 class Backend(BackendBase):
@@ -49,7 +49,7 @@ class Backend(BackendBase):
         config = get_current_vllm_config_or_none()
         model = None if config is None else config.model_config
         head_size = getattr(kv_cache_spec, "head_size", 0) or (0 if model is None else model.get_head_size())
-        return [MultipleOf(16)] if has_prefill_kernels(head_size, None) else flash_backend().get_supported_kernel_block_sizes(kv_cache_spec)
+        return [MultipleOf(16)] if takes_all_query_tokens(head_size, None) else flash_backend().get_supported_kernel_block_sizes(kv_cache_spec)
 
 
 class LatentBuilder(LatentBuilderBase):
