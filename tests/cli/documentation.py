@@ -3,12 +3,14 @@
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -250,6 +252,26 @@ class Documentation(unittest.TestCase):
         printed = subprocess.run([PROGRAM, "families"], capture_output=True, text=True, check=True).stdout
         page = (SOURCE / "docs/kernel.md").read_text()
         self.assertIn("<!-- leanattn families -->\n" + printed + "<!-- end -->\n", page, "run: leanattn families")
+
+    def test_gpus_are_as_measured_and_as_untuned_as_the_readme_says(self):
+        """Winners are shipped for no other architectures than the tested ones. Of those whose kernels it calls untuned and without tcgen05, kernels
+        are emitted, for decode and for prefill, and these have no such instruction."""
+        row = next(line for line in (SOURCE / "README.md").read_text().splitlines() if line.startswith("| GPU |"))
+        _, _, tested, compiled, _ = (cell.strip() for cell in row.split("|")[:5])
+        named = lambda text: re.findall(r"sm_\d+a?", text)
+        untuned, = (named(part) for part in compiled.split(";") if "untuned and do not use tcgen05" in part)
+        self.assertEqual((named(tested), len(untuned)), (["sm_90a"], 2))
+        if (SOURCE / "data/tuning.db").exists():
+            with contextlib.closing(sqlite3.connect(f"file:{SOURCE / 'data/tuning.db'}?immutable=1", uri=True)) as db:
+                self.assertEqual(db.execute("SELECT DISTINCT arch FROM device_models").fetchall(), [(arch,) for arch in named(tested)])
+        for arch in named(compiled):
+            for step in ([], ["--ragged-q", "--q-len", "4096", "--lengths", "8k", "--q-lens", "4k"]):
+                emitted = subprocess.run([PROGRAM, "emit", "--json", "--model", "llama-3-8b", "--arch", arch, *step], capture_output=True, text=True)
+                self.assertEqual(emitted.returncode, 0, emitted.stderr)
+                kernel = json.loads(emitted.stdout)
+                self.assertEqual(kernel["spec"]["arch"], arch)
+                self.assertNotIn("tcgen05", kernel["source"])
+                self.assertIn(kernel["provenance"], ("model", "fallback"))
 
     def check_excerpt(self, excerpt, text):
         """Lines between two `...` follow each other in the text. Comments and `#pragma unroll` do not count."""

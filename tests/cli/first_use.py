@@ -5,6 +5,8 @@ tools only what the smallest container has."""
 import os
 import pathlib
 import pty
+import re
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -132,6 +134,20 @@ class Tune(FirstUse):
         self.assertIn(" -DLEANATTN_PCH=ON ", asked[2])
         self.assertIn(" --model llama-3-8b ", asked[-1])
         self.assertNotIn("--arch", asked[-1])
+
+    @unittest.skipUnless(shutil.which("cmake") and shutil.which("ninja"), "cmake and ninja build it")
+    def test_it_builds_the_program_and_nothing_else(self):
+        """Of a clean clone: few files to compile, since a folder is one, and none of tests, benchmarks and the Python module."""
+        _, asked = self.run_script("tune", installed="all", GPU="1")
+        configure, build = (shlex.split(line)[1:] for line in asked if line.startswith("cmake "))
+        self.assertEqual((configure[:4], build[:3]), (["-S", ".", "-B", "build/tune"], ["--build", "build/tune", "--target"]))
+        made = self.root / "made"
+        subprocess.run(["cmake", "-S", SOURCE, "-B", made, *configure[4:]], check=True, capture_output=True, timeout=60)
+        plan = subprocess.run(["ninja", "-C", made, "-t", "commands", *build[3:]], check=True, capture_output=True, text=True, timeout=60).stdout
+        sources = [source for source in re.findall(r" -c (\S+)", plan) if source.endswith((".cxx", ".cpp", ".cc", ".c"))]
+        self.assertLess(len(sources), 60, "files of one folder are compiled as one unit")
+        folders = {pathlib.Path(source).relative_to(made if source.startswith(str(made)) else SOURCE).parts[0] for source in sources}
+        self.assertEqual(folders, {"cache", "cli", "generator", "precompiled", "runtime", "tuner"})
 
     def test_without_a_gpu_it_does_the_part_that_needs_none(self):
         done, asked = self.run_script("tune", "--model", "mistral-7b", installed="all", GPU="")
