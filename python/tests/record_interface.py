@@ -32,6 +32,7 @@ ENGINES = {
     "vllm": Engine(
         names={
             "vllm._custom_ops": ["reshape_and_cache_flash"],
+            "vllm.config.compilation": ["CUDAGraphMode"],
             "vllm.config.vllm": ["get_current_vllm_config_or_none", "set_current_vllm_config"],
             "vllm.distributed.parallel_state": ["get_dcp_group"],
             "vllm.logger": ["init_logger"],

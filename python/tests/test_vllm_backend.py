@@ -44,7 +44,8 @@ def adapter(version, engines, monkeypatch):
 class Model:
     """A model of one kind of layer, as vLLM knows it after loading: its configuration, a layer and the builder of its metadata."""
 
-    def __init__(self, adapter, speculative=0, ranks=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", images=False, clamped=False, **implementation):
+    def __init__(self, adapter, speculative=0, ranks=1, kv_cache_dtype="auto", scale_heads=1, layout="NHD", images=False, clamped=False, decode_graphs=True,
+                 **implementation):
         self.head_dim, stand_in.group.world_size = implementation.pop("head_size", HEAD_DIM), ranks
         # vLLM has context parallelism only where ranks share a KV head.
         backend, kv_heads = adapter.Backend, implementation.pop("num_kv_heads", KV_HEADS if ranks == 1 else 1)
@@ -58,7 +59,8 @@ class Model:
                                                    max_num_encoder_input_tokens=ENCODER_LONGEST),
             parallel_config=types.SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=INTERLEAVE),
             speculative_config=types.SimpleNamespace(num_speculative_tokens=speculative) if speculative else None,
-            compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS)))
+            compilation_config=types.SimpleNamespace(static_forward_context={"layer": self.layer}, cudagraph_capture_sizes=list(GRAPHS),
+                                                     cudagraph_mode=types.SimpleNamespace(separate_routine=lambda: decode_graphs)))
         self.impl.process_weights_after_loading("torch.bfloat16")
         try:
             self.builder = backend.get_builder_cls()(types.SimpleNamespace(block_size=PAGE), ["layer"], self.config,
@@ -327,6 +329,16 @@ def test_a_graph_serves_any_mix_up_to_its_size(adapter):
     Tensor.current_stream = 0
     assert fake.calls("cuLibraryLoadData") == loaded and needs_no_other(model)
     fake.destroy_graph(graph)
+
+
+@pytest.mark.parametrize("decode_graphs", [True, False])
+def test_a_graph_that_is_captured_with_single_tokens_holds_what_its_mode_says(adapter, decode_graphs):
+    """Where vLLM has no graphs of decode steps apart, one of 3 tokens also serves a prompt of 3."""
+    model = Model(adapter, decode_graphs=decode_graphs)
+    common = step([1, 1, 1])
+    rows = model.builder.build_for_cudagraph_capture(common).rows
+    assert (rows.offsets, rows.most_tokens) == ((None, None) if decode_graphs else (common.query_start_loc, ANY_NUMBER))
+    assert model.builder.build_for_cudagraph_capture(step([1])).rows.offsets is None and model.builder.build(0, step([1, 1, 1])).rows.offsets is None
 
 
 @pytest.mark.parametrize("graphs", ["any batch", "decode"])

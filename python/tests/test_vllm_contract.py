@@ -174,6 +174,11 @@ def test_graphs_of_latent_attention_hold_decode_and_uniform_speculation(adapter)
     assert "_cudagraph_support" not in vars(adapter.SelectedBackend.get_builder_cls())  # vLLM's own
 
 
+def test_vllm_says_whether_it_has_graphs_of_decode_steps_apart(version):
+    mode = stand_in.contract(version)["modules"]["vllm.config.compilation"]["classes"]["CUDAGraphMode"]
+    assert mode["methods"]["separate_routine"]["signature"] == "(self)" and {"FULL", "FULL_AND_PIECEWISE"} <= set(mode["attributes"])
+
+
 def test_caches_are_as_vllms_own_backend_has_them(adapter, version):
     """Of vLLM 0.26; later versions ask no backend for a shape."""
     backend = adapter.Backend

@@ -124,6 +124,8 @@ def test_a_graph_finds_the_spans_of_every_step_in_the_same_place(adapter):
     assert replayed([40], {0: []}) == {}
     single = model.builder.build_for_cudagraph_capture(with_images([1, 1], [9, 9], {}))
     assert spans_of(model, single, 2) is None, "graphs of single tokens"
+    alone = Model(adapter, images=True, decode_graphs=False).builder.build_for_cudagraph_capture(with_images([1, 1], [9, 9], {}))
+    assert spans_of(model, alone, 2) == [[0, 0]] * 2, "unless they hold prompts as well"
 
 
 def test_a_smaller_step_leaves_no_spans_behind_it(adapter):

@@ -184,6 +184,8 @@ class BuilderBase(AttentionMetadataBuilder):
         if not self._takes(common):
             return self.other.build(common_prefix_len, common, fast_build)
         requests, tokens, most, rest = common.num_reqs, common.num_actual_tokens, common.max_query_len, None
+        if for_graph and not self.vllm_config.compilation_config.cudagraph_mode.separate_routine():
+            most = tokens  # the graph holds any batch; what it is captured with may say that requests have one token (V2 runner of vLLM 0.26)
         if most > self._plans.most_tokens:
             most = self.reorder_batch_threshold
             requests, others, tokens, other_tokens = split_decodes_and_prefills(common, decode_threshold=most)
