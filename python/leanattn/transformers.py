@@ -52,8 +52,7 @@ def step_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, m
     # A window over a padded batch counts the padding between tokens, which only a mask can express.
     prefill = q_length > MOST_QUERY_TOKENS
     training = prefill and torch.is_grad_enabled()
-    # The kernels that are made for prefill are Hopper's. Elsewhere SDPA is faster.
-    elsewhere = prefill and torch.device(device).type == "cuda" and torch.cuda.get_device_capability(device)[0] != 9
+    elsewhere = prefill and not _has_prefill_kernels(torch.device(device))
     if (computed_with or training or elsewhere or q_length > MOST_PREFILL_TOKENS or not takes(device, dtype) or window is None or (padded and window)
             or (padded and q_length > 1 and _new_tokens_end_early(attention_mask, q_offset, q_length))):
         return sdpa_mask(batch_size=batch_size, kv_length=kv_length, kv_offset=kv_offset, mask_function=mask_function,
@@ -96,11 +95,12 @@ def attention(module, query, key, value, attention_mask, dropout=0.0, scaling=No
 
 
 def register_continuous_batching():
-    """Lets the decode steps of continuous batching (model.generate_batch) run on leanattn, for all models of this process.
+    """Lets continuous batching (model.generate_batch) run on leanattn, for all models of this process.
 
     It registers the attention implementations "flash_attention_2" and "flash_attention_3" of Transformers anew. Steps in which every request has
-    one query token, and for which Transformers makes a block table, go to leanattn; everything else goes to FlashAttention as before, which has to
-    be installed. A second call changes nothing. Call it from one thread, before models run.
+    one query token, and for which Transformers makes a block table, go to leanattn, and on Hopper, from Transformers 5.24 on, so do steps with
+    prefill, whose keys and values come packed; everything else goes to FlashAttention as before, which has to be installed. A second call changes
+    nothing. Call it from one thread, before models run.
 
     Raises ImportError where the continuous batching of this Transformers has another interface.
     """
@@ -123,21 +123,23 @@ def register_continuous_batching():
 
 def paged_attention(flash, module, query, key, value, attention_mask, **kwargs):
     """The attention interface for continuous batching. In a step with a block table every request has one query token: query
-    [1, q_heads, requests, head_dim], key and value [1, kv_heads, requests, head_dim], which the kernel writes into the cache. `flash` has the rest."""
+    [1, q_heads, requests, head_dim], key and value [1, kv_heads, requests, head_dim], which the kernel writes into the cache. In other steps query
+    tokens are packed, and so are all keys and values of their contexts, once the model has asked the cache for them. `flash` has the rest."""
     cache, given = kwargs.get("cache"), dict(kwargs)
     # From Transformers 5.24 on, the model has asked the cache already, and gives the layer's own part of everything.
     asked = given.get("k_cache") is not None
-    if (cache is None and not asked) or given.get("block_table") is None or not _fits(query, key, value, kwargs.get("dropout") or 0.0):
+    if not _fits(query, key, value, kwargs.get("dropout") or 0.0):
+        return flash(module, query, key, value, attention_mask, **kwargs)
+    if cache is None and given.get("block_table") is None and _are_packed(query, attention_mask, given):
+        return _launch_packed(module, query, key, value, given), None
+    if (cache is None and not asked) or given.get("block_table") is None:
         return flash(module, query, key, value, attention_mask, **kwargs)
     if not asked:
         cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=given)  # gives the layer's part of `given`; writes nothing
     requests, ends, table = query.shape[2], given["cu_seq_lens_k"], given["block_table"]
     if ends.shape[0] != requests + 1 or table.shape[0] != requests:
         return flash(module, query, key, value, attention_mask, **kwargs)
-    options = {"scale": kwargs.get("scaling"), "window": kwargs.get("sliding_window") or 0, "soft_cap": kwargs.get("softcap") or 0.0,
-               "typical_batch": 1 << (requests - 1).bit_length()}
-    if kwargs.get("s_aux") is not None:
-        options["sink_logits"] = kwargs["s_aux"].detach().float().contiguous()
+    options = _options(given, requests)
     q, k_new, v_new = (_rows(tensor[0].transpose(0, 1)) for tensor in (query, key, value))  # [requests, heads, head_dim]
     pages = [given[name].transpose(1, 2) for name in ("k_cache", "v_cache")]  # [pages, kv_heads, page_size, head_dim]
     # A request of a graph that is nobody's has no tokens, and the kernel writes none for it.
@@ -145,6 +147,32 @@ def paged_attention(flash, module, query, key, value, attention_mask, **kwargs):
     if torch.compiler.is_compiling():
         return torch.ops.leanattn.decode_append(q, *pages, k_new, v_new, lengths, table, **options)[None], None
     return _decode(q, *pages, lengths, table, k_new=k_new, v_new=v_new, **options)[None], None
+
+
+def _options(given, requests):
+    """What a launch for packed requests gets of an attention interface's arguments."""
+    options = {"scale": given.get("scaling"), "window": given.get("sliding_window") or 0, "soft_cap": given.get("softcap") or 0.0,
+               "typical_batch": 1 << (requests - 1).bit_length()}
+    if given.get("s_aux") is not None:
+        options["sink_logits"] = given["s_aux"].detach().float().contiguous()
+    return options
+
+
+def _are_packed(query, attention_mask, given):
+    """Whether the rows of all requests follow each other, in numbers that kernels made for it take."""
+    ends = [given.get(name) for name in ("cu_seq_lens_q", "cu_seq_lens_k")]
+    return (all(isinstance(tensor, torch.Tensor) and tensor.dtype == torch.int32 for tensor in ends) and ends[0].shape == ends[1].shape
+            and query.shape[0] == 1 and attention_mask is None and (given.get("max_length_q") or MOST_PREFILL_TOKENS + 1) <= MOST_PREFILL_TOKENS
+            and _has_prefill_kernels(query.device))
+
+
+def _launch_packed(module, query, key, value, given):
+    """query [1, q_heads, query tokens, head_dim], key and value [1, kv_heads, tokens, head_dim]."""
+    causal = module.is_causal if given.get("is_causal") is None else given["is_causal"]
+    options = _options(given, given["cu_seq_lens_q"].shape[0] - 1)
+    options.update(q_offsets=given["cu_seq_lens_q"], kv_offsets=given["cu_seq_lens_k"], max_q_len=MOST_PREFILL_TOKENS, mask="causal" if causal else "full")
+    run = torch.ops.leanattn.decode if torch.compiler.is_compiling() else _decode
+    return run(*(_rows(tensor[0].transpose(0, 1)) for tensor in (query, key, value)), None, **options)[None]
 
 
 def _launch(query, key, value, mask, scaling, window, softcap, s_aux):
@@ -186,6 +214,11 @@ def _fits(query, key, value, dropout):
     return (takes(query.device, query.dtype) and key.dtype == value.dtype == query.dtype and not needs_gradient and not dropout
             and all(tensor.shape[-1] % 16 == 0 and tensor.shape[-1] <= 512 for tensor in (query, value))
             and query.shape[1] % key.shape[1] == 0 and query.shape[1] // key.shape[1] <= 128)
+
+
+def _has_prefill_kernels(device):
+    """The kernels that are made for prefill are Hopper's. Elsewhere other libraries are faster."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _is_step_mask(mask):

@@ -245,10 +245,15 @@ def flash(monkeypatch):
 
 @pytest.fixture
 def appends(monkeypatch):
-    """Lets CPU tensors through to a reference that writes new keys and values first, as the kernel does. Counts the requests that arrive."""
+    """Lets CPU tensors through to a reference that writes new keys and values first, as the kernel does. Counts the requests that arrive, of packed
+    rows as -1."""
     made = []
 
-    def decode(q, k_cache, v_cache, context_lengths, page_table, *, k_new, v_new, typical_batch, **options):
+    def decode(q, k_cache, v_cache, context_lengths, page_table=None, *, k_new=None, v_new=None, typical_batch, **options):
+        if page_table is None:
+            assert typical_batch >= len(options["kv_offsets"]) - 1 and context_lengths is k_new is v_new is None
+            made.append(-1)
+            return reference.decode(q, k_cache, v_cache, None, **options)
         assert typical_batch >= len(q) == len(page_table)
         made.append(len(q))
         for request, length in enumerate(context_lengths.tolist()):
@@ -278,7 +283,7 @@ def one_by_one(model, prompts, new_tokens):
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2"])
-def test_decode_steps_of_continuous_batching_go_to_leanattn_and_agree(flash, appends, name):
+def test_steps_of_continuous_batching_go_to_leanattn_and_agree(flash, appends, name):
     """Against each prompt alone. Prompts have different lengths, and one is longer than a batch, so that its pieces run beside others' decode steps."""
     ids = models.prompt(4, 90, "cpu")["input_ids"]
     prompts = [ids[row, :length].tolist() for row, length in enumerate((20, 7, 90, 16))]
@@ -287,8 +292,11 @@ def test_decode_steps_of_continuous_batching_go_to_leanattn_and_agree(flash, app
     model = models.make(name, "flash_attention_2", "cpu", torch.float32)
     assert generate_batch(model, prompts, BATCHED_TOKENS) == one_by_one(models.make(name, "sdpa", "cpu", torch.float32), prompts, BATCHED_TOKENS)
     layers = 2
-    steps = len(appends) // layers
-    assert appends.count(4) > layers and flash.calls >= 3 * layers and steps + flash.calls // layers < 4 * BATCHED_TOKENS
+    steps, packed = (len(appends) + flash.calls) // layers, appends.count(-1)
+    assert appends.count(4) > layers and steps < 4 * BATCHED_TOKENS
+    # Before 5.24 it is the attention that asks the cache.
+    asked = "cache" in inspect.signature(transformers.models.llama.modeling_llama.LlamaAttention.forward).parameters
+    assert (packed if asked else flash.calls) >= 3 * layers and (flash.calls if asked else packed) == 0
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -315,15 +323,33 @@ def test_requests_of_a_graph_that_are_nobodys_have_no_tokens(flash, appends, ask
     torch.testing.assert_close(o[0, :1], reference.decode(q[0, :, :1].transpose(0, 1), *whole, torch.tensor([19]), scale=0.2))
 
 
-def test_what_has_no_block_table_stays_with_flash_attention(appends):
+@pytest.mark.parametrize("more", [{}, {"is_causal": False}, {"sliding_window": 5}, {"softcap": 3.0, "s_aux": torch.tensor([0.5, -1.0, 2.0, 0.0])}])
+def test_packed_rows_mean_what_they_mean_to_flash_attention(appends, more):
+    torch.manual_seed(5)
+    q, k, v = torch.randn(1, 4, 9, 64), torch.randn(1, 2, 30, 64), torch.randn(1, 2, 30, 64)
+    new, ends = (torch.tensor(numbers, dtype=torch.int32) for numbers in ([0, 7, 8, 8], [0, 7, 26, 26]))
+    module = type("Module", (), {"is_causal": True})
+    o, _ = leanattn.transformers.paged_attention(None, module, q, k, v, None, scaling=0.2, cu_seq_lens_q=new, cu_seq_lens_k=ends, max_length_q=7, **more)
+    assert o.shape == (1, 9, 4, 64) and appends == [-1]
+    for rows, keys in ((slice(0, 7), slice(0, 7)), (slice(7, 8), slice(7, 26))):
+        expected = reference.decode(q[:, :, rows].transpose(1, 2), k[:, :, keys], v[:, :, keys], torch.tensor([keys.stop - keys.start]), scale=0.2,
+                                    window=more.get("sliding_window", 0), soft_cap=more.get("softcap", 0.0), sink_logits=more.get("s_aux"),
+                                    mask="causal" if more.get("is_causal", True) else "full")
+        torch.testing.assert_close(o[:, rows], expected)
+
+
+def test_what_is_not_packed_stays_with_flash_attention(appends):
     seen = []
 
     def flash(*given, **named):
         seen.append((given, named))
         return "of FlashAttention"
 
-    tensors = [torch.zeros(1, 4, 3, 64)] * 3
-    for more in ({}, {"cache": object()}, {"cache": object(), "block_table": None}, {"cache": object(), "block_table": 1, "dropout": 0.1}):
+    tensors, ends = [torch.zeros(1, 4, 3, 64)] * 3, torch.tensor([0, 3], dtype=torch.int32)
+    packed = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 3}
+    for more in ({}, {"cache": object()}, {"cache": object(), "block_table": None}, {"cache": object(), "block_table": 1, "dropout": 0.1},
+                 {**packed, "cache": object()}, {**packed, "cu_seq_lens_k": {"full": ends}}, {**packed, "max_length_q": 131073}, {**packed, "dropout": 0.1},
+                 {**packed, "max_length_q": None}, {**packed, "cu_seq_lens_q": ends.long()}):
         assert leanattn.transformers.paged_attention(flash, "module", *tensors, None, scaling=0.2, **more) == "of FlashAttention"
         assert seen[-1] == (("module", *tensors, None), {"scaling": 0.2, **more})
     assert appends == []
