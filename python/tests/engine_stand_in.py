@@ -136,6 +136,10 @@ class Tensor(FastTensor):
         order[one], order[other] = other, one
         return self.permute(*order)
 
+    @property
+    def T(self):
+        return self.transpose(0, 1)
+
     def fill_(self, value):
         Tensor.operations += 1
         self.value = value

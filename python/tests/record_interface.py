@@ -48,6 +48,8 @@ ENGINES = {
             "vllm.v1.attention.backends.flash_attn": ["FlashAttentionBackend", "FlashAttentionImpl", "FlashAttentionMetadata",
                                                       "FlashAttentionMetadataBuilder", "cp_lse_ag_out_rs", "dcp_a2a_lse_reduce"],
             "vllm.model_executor.layers.attention.sparse_mla_attention": ["SparseMLACommonImpl", "SparseMLACommonMetadataBuilder"],
+            "vllm.v1.attention.backends.mla.prefill.base": ["MLADimensions", "MLAPrefillBackend"],
+            "vllm.v1.attention.backends.mla.prefill.registry": ["MLAPrefillBackendEnum", "register_mla_prefill_backend"],
             "vllm.v1.attention.backends.mla.flashmla_sparse": ["FlashMLASparseBackend", "FlashMLASparseImpl", "FlashMLASparseMetadataBuilder"],
             "vllm.v1.attention.backends.registry": ["AttentionBackendEnum", "register_backend"],
             "vllm.v1.attention.backends.triton_attn": ["TritonAttentionBackend", "TritonAttentionImpl", "TritonAttentionMetadata",
@@ -64,7 +66,7 @@ ENGINES = {
                "vllm.v1.attention.backends.flash_attn": ["get_dcp_group().all_gather", "reshape_and_cache_flash", "self.dcp_combine"],
                "vllm.v1.attention.backends.mla.flashmla_sparse": ["self._fp8_flash_mla_kernel", "self._bf16_flash_mla_kernel"],
                "vllm.v1.worker.utils": ["self.backend.get_builder_cls()", "builder_cls"]},
-        members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}},
+        members={"AttentionBackendEnum": {"CUSTOM", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN"}, "MLAPrefillBackendEnum": {"CUSTOM", "FLASH_ATTN"}},
         instances={
             "vllm.model_executor.layers.attention.sparse_mla_attention": {
                 "SparseMLACommonMetadataBuilder": ["dcp_world_size", "device", "topk_tokens", "vllm_config"]},

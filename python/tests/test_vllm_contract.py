@@ -39,6 +39,10 @@ def classes(backend):
     return backend, backend.get_impl_cls(), backend.get_builder_cls()
 
 
+def all_classes(adapter):
+    return [*(cls for backend in backends(adapter) for cls in classes(backend)), adapter.LatentPrefill]
+
+
 def recorded_methods(version):
     return engine_stand_in.recorded_methods(stand_in.contract(version))
 
@@ -50,15 +54,14 @@ def test_every_tried_version_is_recorded_and_no_other():
 
 
 def test_no_abstract_method_is_left(adapter):
-    for backend in backends(adapter):
-        for cls in classes(backend):
-            assert not getattr(cls, "__abstractmethods__", ()), cls
+    for cls in all_classes(adapter):
+        assert not getattr(cls, "__abstractmethods__", ()), cls
 
 
 def test_the_backend_has_the_name_of_a_member(adapter):
     from vllm.v1.attention.backends.registry import AttentionBackendEnum
 
-    for backend in backends(adapter):
+    for backend in (*backends(adapter), adapter.LatentPrefill):
         assert backend.get_name() in AttentionBackendEnum.__members__
 
 
@@ -71,7 +74,7 @@ def test_what_vllm_imports_by_path_is_there(adapter):
 def test_methods_that_replace_one_have_its_signature(adapter, version):
     recorded = recorded_methods(version)
     checked = 0
-    for cls in [cls for backend in backends(adapter) for cls in classes(backend)]:
+    for cls in all_classes(adapter):
         own = [base for base in cls.__mro__ if base.__module__.startswith("leanattn.")]
         others = [base.__name__ for base in cls.__mro__ if base not in own]
         for base in own:
@@ -91,7 +94,7 @@ def test_public_methods_that_replace_nothing_are_our_own(adapter, version):
     """A method that vLLM has renamed would go on to exist here, and never be called."""
     recorded = {method for _, method in recorded_methods(version)}
     ours = {"options"}
-    for cls in [cls for backend in backends(adapter) for cls in classes(backend)]:
+    for cls in all_classes(adapter):
         for base in cls.__mro__:
             if base.__module__.startswith("leanattn."):
                 public = {name for name, member in vars(base).items() if not name.startswith("_") and callable(getattr(member, "__func__", member))}
@@ -217,8 +220,10 @@ def test_it_registers_itself_and_nothing_else(adapter):
 
     for _ in range(2):  # vLLM may call it several times
         leanattn.vllm.register()
-    assert stand_in._overridden == {AttentionBackendEnum.CUSTOM: "leanattn.vllm.Backend"}
-    assert leanattn.vllm.Backend is adapter.Backend
+    from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
+
+    assert stand_in._overridden == {AttentionBackendEnum.CUSTOM: "leanattn.vllm.Backend", MLAPrefillBackendEnum.CUSTOM: "leanattn.vllm.LatentPrefill"}
+    assert leanattn.vllm.Backend is adapter.Backend and leanattn.vllm.LatentPrefill is adapter.LatentPrefill
 
 
 def test_models_with_latent_attention_get_its_backend(adapter, monkeypatch):
@@ -240,7 +245,7 @@ def test_it_leaves_the_backend_of_another_plugin_alone(adapter, caplog):
 
     stand_in._overridden[AttentionBackendEnum.CUSTOM] = "other.Backend"
     leanattn.vllm.register()
-    assert stand_in._overridden == {AttentionBackendEnum.CUSTOM: "other.Backend"}
+    assert stand_in._overridden[AttentionBackendEnum.CUSTOM] == "other.Backend"
     assert "other.Backend" in caplog.text and "VLLM_PLUGINS" in caplog.text
 
 

@@ -16,8 +16,9 @@ ROW = LATENT + ROPE
 
 
 @pytest.fixture(params=stand_in.VERSIONS)
-def adapter(request, engines):
+def adapter(request, engines, monkeypatch):
     with stand_in.installed(request.param) as module:
+        monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=types.SimpleNamespace(current_device=lambda: 0)))
         yield module
 
 
@@ -56,6 +57,78 @@ class Model:
         else:
             assert (lse.shape, lse.dtype, lse.data) == (q.shape[:2], "fp32", launches[0]["arguments"]["lse"])
         return q, output, launches
+
+
+class Prefill:
+    """Prefill of latent attention, as a builder of metadata has it, for values of 128 columns."""
+
+    def __init__(self, adapter, **scheduler):
+        config = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(max_model_len=LONGEST, dtype="torch.bfloat16"),
+            scheduler_config=types.SimpleNamespace(**{"max_num_seqs": MOST_REQUESTS, "max_num_batched_tokens": 64, **scheduler}))
+        self.sizes = {"qk_nope_head_dim": 128, "qk_rope_head_dim": ROPE, "v_head_dim": 128}
+        self.backend = adapter.LatentPrefill(HEADS, 0.13, LATENT, *self.sizes.values(), config).clone()
+
+    def run(self, method, *before, query_tokens, tokens, metadata, **more):
+        """q, k and v, what came back, and the launch, for which every kernel is there already."""
+        self.backend.prepare_metadata(metadata)
+        # Values are a part of what one projection makes.
+        q, k, v = Tensor((query_tokens, HEADS, 192)), Tensor((tokens, HEADS, 192)), Tensor((tokens, HEADS, 256))[:, :, 128:]
+        launches, loaded = len(fake.launches()), fake.calls("cuLibraryLoadData")
+        made = getattr(self.backend, method)(*before, q=q, k=k, v=v, **more)
+        (launch,) = fake.launches()[launches:]
+        assert fake.calls("cuLibraryLoadData") == loaded
+        given = launch["arguments"]
+        assert (given["q"], given["k"], given["v"], given["kv_heads"], given["v_stride_token"]) == (q.data, k.data, v.data, HEADS, HEADS * 256)
+        assert (given["query_tokens"], given["context_capacity"]) == (query_tokens, tokens)
+        return made, launch
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_new_tokens_of_prefill_read_keys_and_values_of_the_step(adapter, lse):
+    starts = Tensor((4,), "int32")
+    made, launch = Prefill(adapter).run("run_prefill_new_tokens", query_tokens=50, tokens=50, return_softmax_lse=lse,
+                                        metadata=types.SimpleNamespace(query_start_loc=starts, max_query_len=40))
+    given, output = launch["arguments"], made[0] if lse else made
+    assert given["q_offsets"] == given["context_lengths"] == starts.data and (given["batch"], given["o"]) == (3, output.data)
+    assert output.shape == (50, HEADS, 128) and "full_" not in launch["kernel"] and (given["lse"] != 0) == lse
+    assert not lse or made[1].shape == (HEADS, 50)
+
+
+@pytest.mark.parametrize("given_out", [False, True])
+def test_what_is_before_them_is_seen_whole_in_chunks(adapter, given_out):
+    starts, ends = Tensor((4,), "int32"), Tensor((2, 4), "int32")
+    metadata = types.SimpleNamespace(query_start_loc=starts, max_query_len=40, chunked_context=types.SimpleNamespace(cu_seq_lens=ends))
+    out = Tensor((50, HEADS, 128))
+    if adapter.__name__.endswith("v026"):
+        before, more, where = (1,), {}, ends.data + 4 * 4
+    else:
+        chunk = types.SimpleNamespace(query_start_loc=starts, cu_seq_lens=ends[1], max_query_len=40)
+        before, more, where = (chunk,), {"out": out} if given_out else {}, ends.data + 4 * 4
+    (output, lse), launch = Prefill(adapter).run("run_prefill_context_chunk", *before, query_tokens=50, tokens=300, metadata=metadata, **more)
+    given = launch["arguments"]
+    assert (given["q_offsets"], given["context_lengths"], given["o"]) == (starts.data, where, output.data) and "full_" in launch["kernel"]
+    assert lse.shape == (HEADS, 50) and (not more or output.data == out.data)
+
+
+def test_a_prompt_that_is_longer_than_a_launch_takes_is_refused(adapter):
+    metadata = types.SimpleNamespace(query_start_loc=Tensor((2,), "int32"), max_query_len=131073)
+    with pytest.raises(ValueError, match="131073 query tokens.*--max-num-batched-tokens"):
+        Prefill(adapter).run("run_prefill_new_tokens", query_tokens=50, tokens=50, return_softmax_lse=False, metadata=metadata)
+
+
+def test_prefill_takes_what_its_kernels_are_made_for(adapter, monkeypatch):
+    import vllm.envs
+    from vllm.v1.attention.backends.mla.prefill.base import MLADimensions
+
+    prefill = adapter.LatentPrefill
+    assert all(prefill.supports_mla_dimensions(MLADimensions(*sizes)) for sizes in ((128, 64, 128), (192, 64, 256), (256, 0, 256)))
+    assert not any(prefill.supports_mla_dimensions(MLADimensions(*sizes)) for sizes in ((96, 48, 128), (256, 64, 256)))
+    assert prefill.is_available()
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    assert not prefill.is_available()
+    monkeypatch.setattr(stand_in.Platform, "family", 100)
+    assert not prefill.supports_mla_dimensions(MLADimensions(128, 64, 128))
 
 
 def test_a_decode_step_arrives_as_vllm_has_it(adapter):

@@ -69,12 +69,28 @@ class Kernels(vllm_steps.Calls):
 
     def plan(self, problem, shape, *, max_batch):
         """Of leanattn's engine."""
-        assert shape.batch == max_batch and shape.longest_context > 0 and problem.latent
+        assert shape.batch == max_batch and shape.longest_context > 0
+        if problem.packed_kv:
+            assert (problem.head_dim, problem.v_head_dim, problem.q_heads, problem.kv_heads) == (NOPE + ROPE, VALUE, HEADS, HEADS)
+            self.planned.add((problem.mask, problem.lse, shape.batch))
+            return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
+        assert problem.latent
         assert (problem.head_dim, problem.v_head_dim, problem.page_size) == (ROW, LATENT, PAGE)
         self.planned.add((problem.q_heads, problem.lse, problem.kv_dtype, problem.q_len, shape.batch))
         return types.SimpleNamespace(provenance="exact", workspace_bytes=4096)
 
-    def decode(self, q, cache, v_cache, context_lengths, page_table, *, out, v_head_dim, return_lse, q_offsets, max_q_len, scale, shape, engine, workspace, batch_invariant, kv_dtype="same", k_scale=1.0):
+    def decode(self, *given, kv_offsets=None, **named):
+        return self.decode_rows(*given, **named) if kv_offsets is None else self.decode_packed(*given, kv_offsets=kv_offsets, **named)
+
+    def decode_packed(self, q, k, v, context_lengths, *, q_offsets, kv_offsets, max_q_len, mask, out, scale, return_lse, shape, engine, workspace):
+        """That of leanattn for prefill."""
+        assert context_lengths is None and (mask, return_lse, shape.batch) in self.planned and shape.batch >= len(q_offsets) - 1 == len(kv_offsets) - 1
+        made = self.flash(q, k, v, max(1, len(q)), q_offsets, len(k), scale, mask == "causal", None, q.new_empty((*q.shape[:2], VALUE)) if out is None else out,
+                          cu_seqlens_k=kv_offsets, return_softmax_lse=return_lse)
+        return (made[0], made[1].T) if return_lse else made
+
+    def decode_rows(self, q, cache, v_cache, context_lengths, page_table, *, out, v_head_dim, return_lse, q_offsets, max_q_len, scale, shape, engine,
+                    workspace, batch_invariant, kv_dtype="same", k_scale=1.0):
         assert v_cache is None and cache.shape[1:] == (1, PAGE, ROW) and q.is_contiguous() and out.is_contiguous()
         assert context_lengths.dtype == page_table.dtype == torch.int32 and context_lengths.is_contiguous() and page_table.stride(1) == 1
         assert (q.shape[1], return_lse, kv_dtype, max_q_len or 1, shape.batch) in self.planned
@@ -145,7 +161,7 @@ def stand_in_for_kernels():
     mla_attention.mask_empty_context = mask_empty_context
     mla_attention.get_and_maybe_dequant_weights = lambda projection, out_dtype: projection.weight.to(out_dtype)  # which loads half of vLLM
     sys.modules[flash.cp_lse_ag_out_rs.__module__].correct_attn_out = vllm_ranks.correct_attn_out
-    torch.distributed.all_gather_into_tensor = vllm_ranks.all_gather_into
+    torch.distributed.all_gather_into_tensor, torch.cuda.current_device = vllm_ranks.all_gather_into, lambda: 0
     os.environ.update({f"VLLM_USE_DIRECT_DCP_{name}": "0" for name in ("A2A", "Q_GATHER", "KV_GATHER")})  # which need memory that GPUs share
     for name in ("zeros", "empty"):  # there is no GPU to pin memory for
         make = getattr(torch, name)
@@ -283,11 +299,16 @@ def main():
     version = vllm_steps.load_given()
     import leanattn.vllm
 
+    leanattn.vllm.register()
     backend = importlib.import_module(f"leanattn.vllm.{leanattn.vllm.module_for(version)}").LatentBackend
     check_selection(backend)
     kernels = None if ON_GPU else stand_in_for_kernels()
     worst, failed, steps = {}, [], 0
-    for kv_cache_dtype, chunk, (speculative, of_kind) in itertools.product(("auto", "fp8"), (None, SMALL_CHUNKS), STEPS.items()):
+    # Prefill is that of vLLM, and then leanattn's.
+    prefills = (False, True) if kernels is not None else (False,)
+    for own, kv_cache_dtype, chunk, (speculative, of_kind) in itertools.product(prefills, ("auto", "fp8"), (None, SMALL_CHUNKS), STEPS.items()):
+        if own:
+            prefill_by(leanattn.vllm.LatentPrefill)
         model = Model(backend, kv_cache_dtype, speculative, chunk=chunk)
         others = yardsticks(kv_cache_dtype, speculative, chunk) if ON_GPU and kv_cache_dtype == "auto" else {}
         for (order, requests), padding in steps_of(of_kind, speculative):
@@ -375,6 +396,22 @@ def steps_over_ranks(backend, kernels, worst, failed):
             steps += 1
     parallel_state._DCP = None
     return steps
+
+
+def prefill_by(backend):
+    """Has layers that are made from now on prefill so."""
+    from vllm.model_executor.layers.attention import mla_attention
+    from vllm.platforms.interface import DeviceCapability
+    from vllm.v1.attention.backends.mla.prefill.base import MLADimensions
+    from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum
+    from vllm.v1.attention.backends.mla.prefill.selector import MLAPrefillSelectorConfig
+
+    assert MLAPrefillBackendEnum.CUSTOM.get_class() is backend
+    names = "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"
+    for sizes, taken in (((128, 64, 128), True), ((192, 64, 256), True), ((256, 0, 256), True), ((96, 48, 128), False)):
+        config = MLAPrefillSelectorConfig(dtype=torch.bfloat16, mla_dimensions=MLADimensions(**dict(zip(names, sizes))))
+        assert (backend.validate_configuration(DeviceCapability(9, 0), config) == []) == taken, sizes
+    mla_attention.get_mla_prefill_backend = lambda config: backend
 
 
 def check_selection(backend):

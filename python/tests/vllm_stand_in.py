@@ -256,6 +256,23 @@ def _register_backend(backend, class_path=None, is_mamba=False):
     return lambda cls: cls
 
 
+def _register_prefill(backend, class_path=None):
+    _overridden[backend] = class_path
+    return lambda cls: cls
+
+
+def _prefill(self, num_heads, scale, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim, vllm_config):
+    self.given = {name: value for name, value in locals().items() if name != "self"}
+    vars(self).update(self.given)
+
+
+def _prepare_prefill(self, prefill_metadata):
+    self._prefill_metadata = prefill_metadata
+
+
+_REGISTRY = {"is_overridden": lambda self: self in _overridden, "get_path": lambda self: _overridden[self]}
+
+
 BEHAVIOUR = {
     "FlashAttentionImpl": {"__init__": _flash_impl, "forward": _flash_forward},
     "AttentionImplBase": {"process_weights_after_loading": lambda self, act_dtype: None, "get_impl_variants": lambda self: (self,)},
@@ -288,12 +305,15 @@ BEHAVIOUR = {
     "MLACommonMetadata": {"__post_init__": lambda self: None},
     "AttentionBackendEnum": {"is_overridden": lambda self: self in _overridden,
                              "get_path": lambda self, include_classname=True: _overridden[self]},
+    "MLAPrefillBackendEnum": _REGISTRY,
+    "MLAPrefillBackend": {"__init__": _prefill, "clone": lambda self: type(self)(**self.given), "prepare_metadata": _prepare_prefill,
+                          "supports_out": lambda self: False},
     "QuantFP8": {"__init__": lambda self, static, group_shape, *rest, **more: setattr(self, "group_shape", group_shape)},
     None: {"split_decodes_and_prefills": _split, "register_backend": _register_backend, "max_decode_query_len": _most_query_tokens,
            "init_logger": logging.getLogger, "get_dcp_group": lambda: group, "cp_lse_ag_out_rs": _combine, "dcp_a2a_lse_reduce": _combine,
            "get_current_vllm_config_or_none": lambda: None, "set_current_vllm_config": _current_config, "get_kv_cache_layout": lambda: "NHD",
            "reshape_and_cache_flash": _update_cache,
-           "single_rht": _rotate,
+           "single_rht": _rotate, "register_mla_prefill_backend": _register_prefill,
            "np_to_pinned_tensor": lambda array: array},
 }
 

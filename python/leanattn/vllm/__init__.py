@@ -3,8 +3,8 @@
     vllm serve MODEL --attention-backend CUSTOM
 
 vLLM calls register() by itself, through the entry point group "vllm.general_plugins". A step is one launch where there are kernels for prefill. Else
-only requests with few query tokens run on leanattn. docs/how-to/vllm.md says which rows are computed by whom, and what is supported. Each tried version of vLLM has a module of its own, with what
-its interface has beyond the others'; the rest is shared.
+only requests with few query tokens run on leanattn. docs/how-to/vllm.md says which rows are computed by whom, and what is supported. Each tried
+version of vLLM has a module of its own, with what its interface has beyond the others'; the rest is shared.
 """
 import importlib
 import logging
@@ -18,19 +18,20 @@ TUNE = "LEANATTN_VLLM_TUNE"
 
 _logger = logging.getLogger("vllm.leanattn")  # below vLLM's own logger, so that its handlers apply
 _versions = Versions("vLLM", TRIED, anyway=ANYWAY, flag="--attention-backend", logger=_logger)
-_PATH = f"{__name__}.Backend"
 
 
 def register():
-    """Makes the backend CUSTOM of vLLM that of leanattn. Never raises, because vLLM calls it for every model, whatever backend that uses."""
+    """Makes the backends CUSTOM of vLLM those of leanattn. Never raises, because vLLM calls it for every model, whatever backend that uses."""
     try:
+        from vllm.v1.attention.backends.mla.prefill.registry import MLAPrefillBackendEnum, register_mla_prefill_backend
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-        custom = AttentionBackendEnum.CUSTOM
-        if custom.is_overridden() and custom.get_path() != _PATH:
-            _logger.warning("leanattn is not the backend CUSTOM, because %s is; VLLM_PLUGINS says which plugins are loaded", custom.get_path())
-            return
-        register_backend(custom, _PATH)
+        for custom, path, put in ((AttentionBackendEnum.CUSTOM, f"{__name__}.Backend", register_backend),
+                                  (MLAPrefillBackendEnum.CUSTOM, f"{__name__}.LatentPrefill", register_mla_prefill_backend)):
+            if custom.is_overridden() and custom.get_path() != path:
+                _logger.warning("leanattn is not the backend CUSTOM, because %s is; VLLM_PLUGINS says which plugins are loaded", custom.get_path())
+                continue
+            put(custom, path)
     except (ImportError, AttributeError, TypeError) as error:
         _versions.warn_not_registered(error)
 
@@ -41,12 +42,12 @@ def module_for(version):
 
 
 def __getattr__(name):
-    if name != "Backend":
+    if name not in ("Backend", "LatentPrefill"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import vllm
 
     module = importlib.import_module(f"{__name__}.{module_for(vllm.__version__)}")
-    return getattr(module, f"{_kind_of_attention()}Backend")
+    return getattr(module, name if name == "LatentPrefill" else f"{_kind_of_attention()}Backend")
 
 
 def _kind_of_attention():

@@ -6,6 +6,7 @@ from vllm.v1.attention.backends.utils import get_kv_cache_layout
 from .backend import BackendBase, BuilderBase, triton_backend
 from .implementation import IN_ROW
 from .latent import LatentBackendBase, LatentBuilderBase
+from .prefill import LatentPrefillBase
 from .selected import SelectedBackendBase, SelectedBuilderBase, SelectedImplementation
 
 # (layout, with a dimension for layers): the dimensions of a cache from the outermost in memory to the innermost
@@ -59,6 +60,12 @@ class LatentBackend(LatentBackendBase):
     @staticmethod
     def get_builder_cls():
         return LatentBuilder
+
+
+class LatentPrefill(LatentPrefillBase):
+    def run_prefill_context_chunk(self, chunk_idx, q, k, v):
+        metadata, context = self._prefill_metadata, self._prefill_metadata.chunked_context
+        return self._run(q, k, v, metadata.query_start_loc, context.cu_seq_lens[chunk_idx], metadata.max_query_len, "full", True, None)
 
 
 class Selected(SelectedImplementation):

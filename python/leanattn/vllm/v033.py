@@ -7,6 +7,7 @@ from .._serving import plans
 from .backend import BackendBase, BuilderBase, flash_backend, triton_backend
 from .implementation import takes_all_query_tokens
 from .latent import LatentBackendBase, LatentBuilderBase
+from .prefill import LatentPrefillBase
 from .selected import SelectedBackendBase, SelectedImplementation
 
 
@@ -63,6 +64,14 @@ class LatentBackend(LatentBackendBase):
     @staticmethod
     def get_builder_cls():
         return LatentBuilder
+
+
+class LatentPrefill(LatentPrefillBase):
+    def supports_out(self):
+        return True
+
+    def run_prefill_context_chunk(self, chunk, q, k, v, out=None):
+        return self._run(q, k, v, chunk.query_start_loc, chunk.cu_seq_lens, chunk.max_query_len, "full", True, out)
 
 
 class Selected(SelectedImplementation):
