@@ -82,13 +82,15 @@ void add_constants_of_features(KernelSource& source) {
   if (layout.appends_to_stage) source.define("LEAN_APPENDS_TO_STAGE");
   if (has_one_byte_elements(features) && layout.converts_rows) source.define("LEAN_SCALES");
   if (stages_scales(features)) source.define("LEAN_STAGED_SCALES");
+  if (stages_scales(features) && has_token_scales(features)) source.define("LEAN_TOKEN_SCALES");
+  if (has_block_scales(features)) source.define("LEAN_BLOCK_SCALES");
   if (has_nibbles(features)) source.define("LEAN_NIBBLES");
   if (layout.copies_row_boxes) source.define("LEAN_ROW_BOXES");
   if (layout.heads_in_step) source.define("LEAN_HEADS_IN_STEP");
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");
   if (features.window > 0 && features.q_len > 1 && features.mask == QueryMask::full) source.define("LEAN_SEES_AHEAD");
   if (features.spans) source.define("LEAN_SPANS");
-  if (features.spans || features.second_cache) source.define("LEAN_LONG_ARGUMENTS");
+  if (features.spans || features.second_cache || has_block_scales(features)) source.define("LEAN_LONG_ARGUMENTS");
   if (features.packed_kv) source.define("LEAN_PACKED_KV");
   if (needs_indices(features)) source.define("LEAN_INDEX_OF_PART");
   if (features.context_ranks > 0) source.define("LEAN_CONTEXT_RANKS");
@@ -169,7 +171,13 @@ void add_constants_of_encoding(KernelSource& source) {
     source.number("kRowBytes", spec.head_dim, "of a row");
   }
   if (staged) source.number("kCopyBytes", kv_copy_bytes(spec.features), "of a copy of rows to shared memory");
-  source.flag("kHasScales", scaled && !staged, "scales of K and V lie beside the cache");
+  if (const KvEncoding& encoding = kv_encoding(spec.features); has_block_scales(spec.features)) {
+    const int bytes = encoding.block_scale_bytes(spec.head_dim);
+    source.number("kBlockScaleBytes", bytes, "of the scales of a row: one for 16 columns");
+    source.number("kBlockScaleCopy", block_scale_copy_bytes(bytes), "bytes of them that a copy brings");
+  }
+  source.flag("kHasScales", scaled && !(staged && has_token_scales(spec.features)),
+              "scales of K and V lie beside the cache");
   if (scaled) {
     source.number("kKvFormat", static_cast<int>(kv_encoding(spec.features).element) - 1, "kE4m3, kE5m2, kInt8");
     source.number("kKvScale", static_cast<int>(spec.features.kv_scale),

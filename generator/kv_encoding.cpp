@@ -32,6 +32,8 @@ constexpr std::array kEncodings{
     KvEncoding{KvFormat::fp8_ds_mla, KvElement::fp8_e4m3, 8, KvScales::in_row, kNaN, &kDsMla},
     // All bytes are valid, and scales tell.
     KvEncoding{KvFormat::int4, KvElement::int4, 4, KvScales::beside, kNaN, nullptr, KvScale::in_row},
+    // Likewise.
+    KvEncoding{KvFormat::nvfp4, KvElement::fp4_e2m1, 4, KvScales::beside, kNaN, nullptr, KvScale::tensor, 16},
 };
 
 /// What templates/kv/produce_rows.cuh takes for granted.
@@ -91,16 +93,24 @@ Result<void> validate_nibbles(const Features& f, int head_dim) {
   const auto refuse = [&](std::string what, std::string cure) {
     return fail(ErrorCode::unsupported, fmt::format("{} {}", name, what), std::move(cure));
   };
-  if (!has_token_scales(f))
+  if (has_block_scales(f) == has_token_scales(f))
     return refuse(fmt::format("with a scale per {}", to_string(f.kv_scale)),
-                  "Its zero points are those of tokens: set kv_scale to in_row, or to token where rows are multiples "
-                  "of 16 bytes.");
+                  has_block_scales(f)
+                      ? "Its blocks have scales, and so may the tensor or a KV head: leave kv_scale out, or set it to "
+                        "head."
+                      : "Its zero points are those of tokens: set kv_scale to in_row, or to token where rows are "
+                        "multiples of 16 bytes.");
   if (f.latent) return refuse("that is latent", "Give K and V apart, or a latent cache of fp8.");
   // Eight elements are a word, and four lanes share a row of K.
   const int values = f.v_head_dim > 0 ? f.v_head_dim : head_dim;
   if (head_dim % 64 != 0 || values % 64 != 0)
     return refuse(fmt::format("with head_dim {} and v_head_dim {}", head_dim, values),
                   "Its rows have multiples of 64.");
+  if (has_block_scales(f) && head_dim != values)
+    return refuse(fmt::format("with head_dim {} and v_head_dim {}", head_dim, values),
+                  "The scales of K and V have the same strides: give both as many columns.");
+  if (has_block_scales(f) && f.packed_kv)
+    return refuse("with packed_kv", "Packed K and V are no cache: give one, or leave it out.");
   return {};
 }
 

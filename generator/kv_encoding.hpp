@@ -11,8 +11,8 @@ namespace leanattn {
 inline namespace v1 {
 
 /// What the bits of an element mean. int8 is a whole number, and so is int4, 0 to 15, from which the zero point of its
-/// token is taken.
-enum class KvElement : std::uint8_t { of_q, fp8_e4m3, fp8_e5m2, int8, int4 };
+/// token is taken. fp4_e2m1 is a float of four bits: 0, 0.5, 1, 1.5, 2, 3, 4 or 6, and a sign.
+enum class KvElement : std::uint8_t { of_q, fp8_e4m3, fp8_e5m2, int8, int4, fp4_e2m1 };
 /// Where the scales lie by which elements are multiplied: nowhere, beside the cache (with a KvScale), or in each row.
 enum class KvScales : std::uint8_t { none, beside, in_row };
 
@@ -44,6 +44,8 @@ struct KvEncoding {
   const RowFormat* row = nullptr;  ///< of a row with a format of its own
   /// What has a scale where a problem does not say: a tensor, unless elements need something else.
   KvScale usual_scale = KvScale::tensor;
+  /// Columns of a row that share a scale of e4m3, which lies in an array of its own. 0: none.
+  int block_columns = 0;
 
   /// In which strides count. Of elements of four bits, two make a byte.
   constexpr int stride_bytes() const { return row != nullptr || bits < 8 ? 1 : bits / 8; }
@@ -53,6 +55,8 @@ struct KvEncoding {
   constexpr int shared_row_bytes(int k_columns, int v_columns) const {
     return row_bytes(k_columns) + row_bytes(v_columns) + 2 * kScaleBytes;
   }
+  /// Of the scales of its blocks.
+  constexpr int block_scale_bytes(int columns) const { return block_columns > 0 ? columns / block_columns : 0; }
   /// By how much strides grow with a row, where rows are adjacent.
   constexpr int row_stride(int columns) const { return row_bytes(columns) / stride_bytes(); }
 };
@@ -93,10 +97,17 @@ inline int kv_alignment(const Features& features) {
 inline int kv_copy_bytes(const Features& features) {
   return has_scales(features) && features.kv_scale == KvScale::in_row ? 4 : 16;
 }
-/// Whether kernels bring the scales of tokens with their rows, and so need all of them: where they lie among the rows,
-/// or hold zero points.
+/// Whether blocks of a row's columns have scales of their own, beside those of the tensor or of KV heads.
+inline bool has_block_scales(const Features& features) { return kv_encoding(features).block_columns > 0; }
+/// Bytes of one copy of the scales of a row's blocks, and what their base and strides are multiples of.
+constexpr int block_scale_copy_bytes(int bytes_of_row) {
+  return bytes_of_row % 16 == 0 ? 16 : bytes_of_row % 8 == 0 ? 8 : 4;
+}
+/// Whether kernels bring scales of tokens or of blocks with the rows, and so need all of them: where those of tokens
+/// lie among the rows or hold zero points, and those of blocks always.
 inline bool stages_scales(const Features& features) {
-  return has_token_scales(features) && (features.kv_scale == KvScale::in_row || has_nibbles(features));
+  return (has_token_scales(features) && (features.kv_scale == KvScale::in_row || has_nibbles(features))) ||
+         has_block_scales(features);
 }
 
 /// Whether boxes of 16 tokens bring all rows with scales in them, and not lanes (templates/kv/row_boxes.cuh). Without

@@ -26,15 +26,19 @@ void add_line(KernelSource& source) {
               : layout.gathers_rows ? "kv/row_pages.cuh"
                                     : "kv/page_table.cuh",
               "attend/score.cuh",
-              has_nibbles(features) ? "kv/elements_4bit.cuh"
-              : scaled              ? "kv/elements_8bit.cuh"
-                                    : "kv/elements_16bit.cuh",
+              has_block_scales(features) ? "kv/elements_fp4.cuh"
+              : has_nibbles(features)    ? "kv/elements_4bit.cuh"
+              : scaled                   ? "kv/elements_8bit.cuh"
+                                         : "kv/elements_16bit.cuh",
               features.rope != Rope::none ? "attend/rope.cuh" : "attend/no_rope.cuh"});
+  if (has_nibbles(features)) source.add({"kv/query_pairs.cuh"});
   if (layout.gathers_rows) source.add({"kv/token_holes.cuh"});
   if (selects && !layout.gathers_rows) source.add({"kv/run_holes.cuh"});
   if (features.append) source.add({"kv/append.cuh"});
   if (features.append && !layout.appends_to_stage && row_format(features) == nullptr) {
-    if (stages_scales(features))
+    if (has_block_scales(features))
+      source.add({"kv/append_blocks.cuh"});
+    else if (stages_scales(features))
       source.add({has_nibbles(features) ? "kv/quantise_4bit.cuh" : "kv/quantise_8bit.cuh", "kv/append_scaled.cuh"});
     else
       source.add({"kv/append_elements.cuh"});

@@ -483,9 +483,11 @@ std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& length
 
 std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths) {
   const Features& features = problem.features;
-  if (!has_token_scales(features)) return 0;
-  // A key and a value have one each, and a latent row one for both.
-  const std::int64_t bytes_of_token = std::int64_t{features.latent ? 1 : 2} * sizeof(float);
+  if (!has_token_scales(features) && !has_block_scales(features)) return 0;
+  // A key and a value have one each, or one for each of their blocks, and a latent row one for both.
+  const std::int64_t bytes_of_row =
+      has_block_scales(features) ? kv_encoding(features).block_scale_bytes(problem.head_dim) : sizeof(float);
+  const std::int64_t bytes_of_token = (features.latent ? 1 : 2) * bytes_of_row;
   return saturating_product(saturating_product(visible_tokens(problem, lengths), problem.kv_heads), bytes_of_token);
 }
 

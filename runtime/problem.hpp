@@ -153,7 +153,7 @@ Shape shape_of(const DecodeProblem& problem, const RequestLengths& lengths);
 std::int64_t kv_bytes(const DecodeProblem& problem, const Shape& shape);
 std::int64_t kv_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
 /// Bytes of the scales that such a step reads beside them: two floats (latent: one) for each token and KV head of a
-/// cache with KvScale::token, else 0.
+/// cache with KvScale::token, those of the blocks of two rows where blocks have scales, else 0.
 std::int64_t kv_scale_bytes(const DecodeProblem& problem, const RequestLengths& lengths);
 /// Achieved bandwidth in 10^9 bytes a second; 0 where `us` is not above 0.
 double gb_per_s(std::int64_t bytes, double us);

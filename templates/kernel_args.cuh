@@ -39,7 +39,7 @@ struct LeanGroup {
 constexpr int kLeanColumnBytes = 24, kLeanSignalBytes = 1280;
 static_assert(kLeanSignalBytes >= 2 * 8 * kLeanMostRanks && kLeanSignalBytes % 256 == 0, "slots begin with a line");
 
-#if !defined(__CUDACC__) || defined(LEAN_SPANS)
+#if !defined(__CUDACC__) || defined(LEAN_SPANS) || defined(LEAN_BLOCK_SCALES)
 // Tokens of a context that see each other both ways, as indices of the first one and of the one behind the last.
 // Without tokens: both are 0.
 struct alignas(8) LeanSpan {
@@ -135,9 +135,16 @@ struct LeanDecodeArgs {
   long long second_page_table_stride;
   int second_pool_pages, second_capacity;
 #endif
-#if !defined(__CUDACC__) || defined(LEAN_SPANS)
+#if !defined(__CUDACC__) || defined(LEAN_SPANS) || defined(LEAN_BLOCK_SCALES)
 
   const LeanSpan* spans;  // [query tokens]: the span that each one is in; kernels with spans only
+#endif
+#if !defined(__CUDACC__) || defined(LEAN_BLOCK_SCALES)
+
+  // Four-bit floats only: e4m3, one for 16 columns of a row, [batch or pages, kv_heads, tokens, head_dim / 16] by
+  // kv_scale_stride_*, which count bytes.
+  const void* k_block_scales;
+  const void* v_block_scales;
 #endif
 };
 
@@ -151,7 +158,9 @@ inline LeanDecodeArgs lean_line_of_selection(LeanDecodeArgs args, int q_tokens) 
 }
 #endif
 static_assert(sizeof(void*) == 8 && sizeof(long long) == 8, "64-bit only");
-#if !defined(__CUDACC__) || defined(LEAN_SPANS)
+#if !defined(__CUDACC__) || defined(LEAN_BLOCK_SCALES)
+static_assert(sizeof(LeanDecodeArgs) == 536, "host and device must agree on the argument block");
+#elif defined(LEAN_SPANS)
 static_assert(sizeof(LeanDecodeArgs) == 520, "host and device must agree on the argument block");
 #elif defined(LEAN_LONG_ARGUMENTS)
 static_assert(sizeof(LeanDecodeArgs) == 512, "host and device must agree on the argument block");

@@ -71,6 +71,12 @@ LEAN_DEVICE u32 load_shared_2(u32 address) {
   return r;
 }
 
+LEAN_DEVICE u32 load_shared_1(u32 address) {
+  u32 r;
+  asm volatile("ld.shared.u8 %0, [%1];" : "=r"(r) : "r"(address));
+  return r;
+}
+
 LEAN_DEVICE void store_shared_16(u32 address, const uint4& x) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                : "memory");
@@ -158,7 +164,11 @@ LEAN_DEVICE void copy_async_16(u32 destination, const char* source, bool valid) 
                : "memory");
 }
 
-// The same with 4 bytes. Unlike 16 they go by way of L1.
+// The same with 8 bytes, and with 4. Unlike 16 they go by way of L1.
+LEAN_DEVICE void copy_async_8(u32 destination, const char* source, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(destination), "l"(source), "r"(valid ? 8 : 0)
+               : "memory");
+}
 LEAN_DEVICE void copy_async_4(u32 destination, const char* source, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(destination), "l"(source), "r"(valid ? 4 : 0)
                : "memory");
@@ -204,6 +214,14 @@ LEAN_DEVICE void arrive_at_peer(u32 barrier) {
 // The barrier of all threads of a cluster. Those that have ended are not waited for.
 LEAN_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 LEAN_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// x * factor + y in one instruction; from the expression the compiler makes two where factor is a power of two (PTX ISA,
+// "mad").
+LEAN_DEVICE u32 multiply_add(u32 x, u32 factor, u32 y) {
+  u32 r;
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(factor), "r"(y));
+  return r;
+}
 
 // The low or high 16-bit halves of two words, a's below b's.
 LEAN_DEVICE u32 low_halves(u32 a, u32 b) { return __byte_perm(a, b, 0x5410); }

@@ -46,6 +46,12 @@ LEAN_HD constexpr int lean_stage_scale_bytes(int tokens) { return 2 * 4 * tokens
 // A row that holds K, its scale, V and its scale.
 LEAN_HD constexpr int lean_shared_row_bytes(int k_row_bytes, int v_row_bytes) { return k_row_bytes + v_row_bytes + 8; }
 
+// Where blocks of columns have scales, a stage has four quarters of those of K behind its rows, then as many of V.
+// Quarters have a skew of two rows, as that of V (kv/warp_ring.cuh).
+LEAN_HD constexpr int lean_block_scale_bytes(int tokens, int row_bytes) {
+  return lean_round_up(2 * (tokens + 4 * 2) * row_bytes, 128);
+}
+
 // A warp's queries. They stand in shared memory only where they are too wide for registers.
 constexpr int kLeanQueryDims = 256;
 LEAN_HD constexpr int lean_query_bytes(int rows, int head_dim) {

@@ -101,7 +101,7 @@ Result<Features> with_flags(Features features, const FeatureFlags& flags, DType 
         fmt::format(
             "--kv-scale {} cannot be had, because only a cache of one-byte or four-bit elements has scales beside it",
             scale->second),
-        "Give --kv-dtype fp8_e4m3, fp8_e5m2, int8 or int4.");
+        "Give --kv-dtype fp8_e4m3, fp8_e5m2, int8, int4 or nvfp4.");
   }
   return features;
 }

@@ -75,6 +75,7 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
 void add_modules(KernelSource& source) {
   add_modules_of_warps(source);
   source.add({"kv/fragments.cuh"});
+  if (has_block_scales(source.spec.features)) source.add({"kv/block_scales.cuh"});
   switch (source.spec.load) {
     case LoadPath::cp_async: source.add({"kv/warp_ring.cuh", "kv/cp_async.cuh"}); break;
     case LoadPath::bulk: source.add({"kv/warp_ring.cuh", "kv/bulk.cuh"}); break;

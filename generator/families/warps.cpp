@@ -30,7 +30,10 @@ void lay_out_warps(const KernelSpec& spec, KernelLayout& layout, int query_bytes
   } else if (!loads_to_registers(spec.load)) {
     stage = lean_warp_stage(spec.warp_tokens, k_row, v_row).bytes;
   }
-  if (!layout.copies_row_boxes && stages_scales(spec.features)) stage += lean_stage_scale_bytes(spec.warp_tokens);
+  if (has_block_scales(spec.features))
+    stage += lean_block_scale_bytes(spec.warp_tokens, encoding.block_scale_bytes(spec.head_dim));
+  else if (!layout.copies_row_boxes && stages_scales(spec.features))
+    stage += lean_stage_scale_bytes(spec.warp_tokens);
   layout.shared_bytes = lean_warp_shared_bytes(lean_merge_bytes(spec.warps, layout.rows, value_dim(spec)), spec.warps,
                                                spec.stages, stage, query_bytes);
 }

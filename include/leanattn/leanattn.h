@@ -82,14 +82,17 @@ typedef enum leanattn_query_mask {
  * LEANATTN_KV_INT4 are numbers 0 to 15, two a byte, the lower half of it first. Strides of k and v then count bytes,
  * head_dim / 2 to a row. A token of a head has a scale and a zero point for each of k and v: the last four bits of the
  * fp32 scale are the zero point, and the scale has zeros there. Element x is (x - zero point) * scale.
- * docs/how-to/caches.md says what goes with it. */
+ * LEANATTN_KV_NVFP4 are floats of four bits (e2m1: a sign, and 0, 0.5, 1, 1.5, 2, 3, 4 or 6), two a byte likewise. 16
+ * columns of a row share an fp8 e4m3 scale, which lies in k_block_scales and v_block_scales.
+ * docs/how-to/caches.md says what goes with them. */
 typedef enum leanattn_kv_format {
   LEANATTN_KV_SAME = 0, /* that of q */
   LEANATTN_KV_FP8_E4M3 = 1,
   LEANATTN_KV_FP8_E5M2 = 2,
   LEANATTN_KV_INT8 = 3,
   LEANATTN_KV_FP8_DS_MLA = 4,
-  LEANATTN_KV_INT4 = 5
+  LEANATTN_KV_INT4 = 5,
+  LEANATTN_KV_NVFP4 = 6
 } leanattn_kv_format;
 
 /* Rotary position embedding: which dims are rotated together. */
@@ -482,7 +485,8 @@ typedef struct leanattn_decode_args {
   const float* v_scale;      /* likewise of the value */
   int64_t q_stride_token, o_stride_token; /* q_len > 1: between the query tokens of a request */
   int64_t page_table_stride;              /* between the rows of two requests; 0: max_pages */
-  int64_t kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token; /* kv_scale token, in_row */
+  int64_t kv_scale_stride_batch, kv_scale_stride_head, kv_scale_stride_token; /* kv_scale token, in_row; with
+                                LEANATTN_KV_NVFP4 those of k_block_scales and v_block_scales, in bytes */
   int64_t pool_pages; /* page_size: pages that k and v hold; k_stride_batch and v_stride_batch lead from page to page */
   int32_t max_pages;  /* page_size: entries of page_table for a request, which may have max_pages * page_size tokens */
   int32_t query_tokens;    /* ragged_q: the tokens for which q and o have room, at least the last of q_offsets, which
@@ -527,6 +531,11 @@ typedef struct leanattn_decode_args {
    * k_stride_token and k_stride_head, and those of v. context_capacity counts all of their rows, context_lengths is
    * null, and k_stride_batch and v_stride_batch mean nothing. For self attention they may be q_offsets. */
   const int32_t* kv_offsets;
+  /* LEANATTN_KV_NVFP4: fp8 e4m3, [batch, kv_heads, context, head_dim / 16], or [pages, kv_heads, page_size, ...], by
+   * kv_scale_stride_*. Element x of a block is x * its block scale * k_scale. Base and strides are multiples of the
+   * largest power of two that divides head_dim / 16, or of 16. append: those of new tokens are written. */
+  const void* k_block_scales;
+  const void* v_block_scales; /* likewise of V */
 } leanattn_decode_args;
 
 /* Everything is 0 but struct_size: dense strides, the usual scale, no feature. */

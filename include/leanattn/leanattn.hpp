@@ -32,14 +32,15 @@ enum class AttentionMask : std::int32_t {
 };
 
 /// Element type of the cache: that of q, one byte, or four bits. fp8_ds_mla: LEANATTN_KV_FP8_DS_MLA; int4:
-/// LEANATTN_KV_INT4.
+/// LEANATTN_KV_INT4; nvfp4: LEANATTN_KV_NVFP4.
 enum class CacheFormat : std::int32_t {
   same = LEANATTN_KV_SAME,
   fp8_e4m3 = LEANATTN_KV_FP8_E4M3,
   fp8_e5m2 = LEANATTN_KV_FP8_E5M2,
   int8 = LEANATTN_KV_INT8,
   fp8_ds_mla = LEANATTN_KV_FP8_DS_MLA,
-  int4 = LEANATTN_KV_INT4
+  int4 = LEANATTN_KV_INT4,
+  nvfp4 = LEANATTN_KV_NVFP4
 };
 
 /// What has a scale of its own in a cache of one-byte or four-bit elements; leanattn_kv_scale has the shapes.
@@ -164,7 +165,8 @@ struct DecodeArgs {
   std::int64_t q_stride_token = 0, o_stride_token = 0;
   /// @}
   std::int64_t page_table_stride = 0;  ///< entries between the rows of two requests; 0: max_pages
-  /// kv_scale token, in_row: elements from one entry of k_scale and v_scale to the next; 0: dense.
+  /// kv_scale token, in_row: elements from one entry of k_scale and v_scale to the next; nvfp4: bytes from one row of
+  /// k_block_scales and v_block_scales to the next; 0: dense.
   /// @{
   std::int64_t kv_scale_stride_batch = 0, kv_scale_stride_head = 0, kv_scale_stride_token = 0;
   /// @}
@@ -211,6 +213,10 @@ struct DecodeArgs {
   /// packed_kv: [batch + 1], where the rows of each request begin in k and v, of which context_capacity counts all.
   /// context_lengths is null.
   const std::int32_t* kv_offsets = nullptr;
+
+  const void* k_block_scales = nullptr;  ///< nvfp4: fp8 e4m3, of 16 columns each: [batch, kv_heads, context,
+                                         ///< head_dim / 16], or of pages; append: those of new tokens are written
+  const void* v_block_scales = nullptr;  ///< likewise of V
 };
 
 /// The limits of a tuning; see leanattn_tune_options.
@@ -395,6 +401,8 @@ inline leanattn_decode_args to_c(const DecodeArgs& args) {
   out.second_max_pages = args.second_max_pages;
   out.spans = args.spans;
   out.kv_offsets = args.kv_offsets;
+  out.k_block_scales = args.k_block_scales;
+  out.v_block_scales = args.v_block_scales;
   return out;
 }
 

@@ -27,8 +27,10 @@ constexpr const char* kNoSecondV = "a second_v beside second_k, because it is la
 /// What a problem has not whose selections say where in the pool tokens lie.
 constexpr const char* kNoRequests = "pages of a request, because of selection_in_pool";
 
-Result<void> check_feature_pointers(const Features& features, const leanattn_decode_args& args) {
-  const bool scales = has_scales(features), optional = !stages_scales(features);
+Result<void> check_feature_pointers(const Features& features, int block_scale_bytes, const leanattn_decode_args& args) {
+  const bool scales = has_scales(features), blocks = has_block_scales(features),
+             optional = !stages_scales(features) || blocks;
+  const auto of_blocks = static_cast<std::uintptr_t>(block_scale_copy_bytes(block_scale_bytes));
   const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
        {FeaturePointer{"page_table", args.page_table, features.page_size > 0 && !features.selection_in_pool, false,
@@ -40,6 +42,8 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
         FeaturePointer{"k_scale", args.k_scale, scales, optional, "a kv_format with scales"},
         FeaturePointer{"v_scale", args.v_scale, scales && !latent, optional,
                        latent ? kNoLatent : "a kv_format with scales"},
+        FeaturePointer{"k_block_scales", args.k_block_scales, blocks, false, "the kv_format nvfp4", of_blocks},
+        FeaturePointer{"v_block_scales", args.v_block_scales, blocks, false, "the kv_format nvfp4", of_blocks},
         FeaturePointer{"rope_table", args.rope_table, features.rope != Rope::none, false, "rope"},
         FeaturePointer{"k_new", args.k_new, features.append, false, "append", kVectorBytes},
         FeaturePointer{"v_new", args.v_new, features.append && !latent, false, latent ? kNoLatent : "append",
@@ -74,7 +78,7 @@ Result<void> check_feature_pointers(const Features& features, const leanattn_dec
 /// Values that only a paged cache, one with a scale per token, or new tokens give a meaning.
 Result<void> check_unused(const Features& features, const leanattn_decode_args& args) {
   const bool paged = features.page_size > 0;
-  const bool scales = has_token_scales(features);
+  const bool scales = has_token_scales(features) || has_block_scales(features);
   const bool own_v = !features.latent, new_v = features.append && own_v, lists = has_selection(features),
              tables = paged && !features.selection_in_pool, second = features.second_cache;
   const char* const of_tables = features.selection_in_pool ? kNoRequests : "page_size";
@@ -145,10 +149,11 @@ Result<void> check_table_rows(const char* name, std::int64_t stride, std::int64_
 
 }  // namespace
 
-Result<void> check_feature_arguments(const Features& features, const leanattn_decode_args& args) {
+Result<void> check_feature_arguments(const DecodeProblem& problem, const leanattn_decode_args& args) {
+  const Features& features = problem.features;
   if (auto ok = check_unused(features, args); !ok) [[unlikely]]
     return ok;
-  return check_feature_pointers(features, args);
+  return check_feature_pointers(features, kv_encoding(features).block_scale_bytes(problem.head_dim), args);
 }
 
 Result<int> capacity_of(const Features& features, const leanattn_decode_args& args) {
@@ -183,17 +188,22 @@ Result<int> capacity_of(const Features& features, const leanattn_decode_args& ar
   return static_cast<int>(tokens);
 }
 
-Result<void> bind_token_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
-                               std::int64_t outermost, LeanDecodeArgs& bound) {
+Result<void> bind_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
+                         std::int64_t outermost, LeanDecodeArgs& bound) {
   const bool in_rows = has_scales_in_rows(problem.features);
-  const int bytes = kv_element_bytes(problem.features);
-  const auto in_scales = [&](std::int64_t stride) { return stride * bytes / kScaleBytes; };
-  bound.kv_scale_stride_token = or_dense(args.kv_scale_stride_token, in_rows ? in_scales(bound.k_stride_token) : 1);
-  bound.kv_scale_stride_head = or_dense(args.kv_scale_stride_head, in_rows ? in_scales(bound.k_stride_head) : tokens);
-  bound.kv_scale_stride_batch =
-      or_dense(args.kv_scale_stride_batch, in_rows ? in_scales(bound.k_stride_batch) : problem.kv_heads * tokens);
-  constexpr Row kScale{"a scale", 1, kVectorBytes};  // of any alignment
-  return check_strides(kScale, {{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
+  const int bytes = kv_element_bytes(problem.features),
+            of_blocks = kv_encoding(problem.features).block_scale_bytes(problem.head_dim);
+  // Scales of tokens may have any alignment.
+  const Row scales = of_blocks > 0 ? Row{"the scales of a row", of_blocks, 1, false,
+                                         static_cast<unsigned>(block_scale_copy_bytes(of_blocks))}
+                                   : Row{"a scale", 1, kVectorBytes};
+  const auto or_usual = [&](std::int64_t given, std::int64_t of_k, std::int64_t entries) {
+    return or_dense(given, in_rows ? of_k * bytes / kScaleBytes : entries * scales.columns);
+  };
+  bound.kv_scale_stride_token = or_usual(args.kv_scale_stride_token, bound.k_stride_token, 1);
+  bound.kv_scale_stride_head = or_usual(args.kv_scale_stride_head, bound.k_stride_head, tokens);
+  bound.kv_scale_stride_batch = or_usual(args.kv_scale_stride_batch, bound.k_stride_batch, problem.kv_heads * tokens);
+  return check_strides(scales, {{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
                                 {"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
                                 {"kv_scale_stride_token", bound.kv_scale_stride_token, tokens}});
 }

@@ -17,7 +17,7 @@ inline constexpr int kMostTokens = 1 << 30;
 
 /// Every array of a feature that the problem has, and nothing of one that it has not. Errors: invalid_argument, naming
 /// the argument.
-Result<void> check_feature_arguments(const Features& features, const leanattn_decode_args& args);
+Result<void> check_feature_arguments(const DecodeProblem& problem, const leanattn_decode_args& args);
 
 /// Whether no argument says anything about a feature: what there is to check of a plain problem's.
 inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept {
@@ -27,7 +27,8 @@ inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept 
       word(args.sink_logits) | word(args.k_scale) | word(args.v_scale) | word(args.k_new) | word(args.v_new) |
       word(args.rope_table) | word(args.selection) | word(args.selected_counts) | word(args.full_context_lengths) |
       word(args.context_starts) | word(args.second_k) | word(args.second_v) | word(args.second_page_table) |
-      word(args.second_lengths) | word(args.spans) | word(args.kv_offsets);
+      word(args.second_lengths) | word(args.spans) | word(args.kv_offsets) | word(args.k_block_scales) |
+      word(args.v_block_scales);
   const std::int64_t sizes = args.page_table_stride | args.kv_scale_stride_batch | args.kv_scale_stride_head |
                              args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.query_tokens |
                              args.k_new_stride_batch | args.k_new_stride_token | args.k_new_stride_head |
@@ -53,8 +54,9 @@ Result<int> bind_selection(const DecodeProblem& problem, const leanattn_decode_a
 Result<int> bind_second_cache(const Features& features, const leanattn_decode_args& args, LeanDecodeArgs& bound);
 
 /// Strides of k_scale and v_scale, for a scale per token: [outermost, kv_heads, tokens] unless given, where `outermost`
-/// counts requests, or pages of `tokens`. Errors: invalid_argument.
-Result<void> bind_token_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
+/// counts requests, or pages of `tokens`. Or those of k_block_scales and v_block_scales, of as many rows of scales.
+/// Errors: invalid_argument.
+Result<void> bind_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
                                std::int64_t outermost, LeanDecodeArgs& bound);
 
 /// Whether K, V and scales of bound arguments share rows, where the problem's scales lie in rows. `tokens` and

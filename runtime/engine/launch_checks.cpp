@@ -31,6 +31,8 @@ Result<void> LaunchChecks::before(const LaunchLimits& limits, const LeanDecodeAr
         Named{"sink_logits", args.sink_logits},
         Named{"k_scale", args.k_scale},
         Named{"v_scale", args.v_scale},
+        Named{"k_block_scales", args.k_block_scales},
+        Named{"v_block_scales", args.v_block_scales},
         Named{"k_new", args.k_new},
         Named{"v_new", args.v_new},
         Named{"rope_table", args.rope_table},

@@ -300,6 +300,8 @@ void bind_values(const LaunchLimits& limits, const leanattn_decode_args& args, b
   bound.sink_logits = args.sink_logits;
   bound.k_scale = args.k_scale;
   bound.v_scale = features.latent ? args.k_scale : args.v_scale;
+  bound.k_block_scales = args.k_block_scales;
+  bound.v_block_scales = args.v_block_scales;
   bound.rope_table = args.rope_table;
   bound.k_new = args.k_new;
   bound.v_new = args.v_new;
@@ -318,7 +320,7 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
   if (!tokens) return tl::unexpected(tokens.error());
   if (auto ok = check_pointers(problem, args, workspace); !ok) return ok;
   if (!plain || !says_nothing_of_features(args)) {
-    if (auto ok = check_feature_arguments(features, args); !ok) return ok;
+    if (auto ok = check_feature_arguments(problem, args); !ok) return ok;
   }
 
   const Rows rows = rows_of(problem);
@@ -329,8 +331,8 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
   if (features.append) {
     if (auto ok = bind_new_tokens(problem, args, extents.requests, extents.query_tokens, bound); !ok) return ok;
   }
-  if (has_token_scales(features)) {
-    if (auto ok = bind_token_scales(problem, args, extents.entry_tokens, extents.entries, bound); !ok) return ok;
+  if (has_token_scales(features) || has_block_scales(features)) {
+    if (auto ok = bind_scales(problem, args, extents.entry_tokens, extents.entries, bound); !ok) return ok;
   }
   const Result<std::int64_t> visible = bind_lists(problem, args, *tokens, bound);
   if (!visible) return tl::unexpected(visible.error());

@@ -255,7 +255,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
       for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
-#if defined(LEAN_STAGED_SCALES)
+#if defined(LEAN_TOKEN_SCALES)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float scale = kv.k_scale(block, half);
@@ -302,7 +302,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
         const float p0 = exp2_approx((x[0] - reference0) * scale_log2),
                     p1 = exp2_approx((x[1] - reference1) * scale_log2);
         a.sum[2 * tile] += p0, a.sum[2 * tile + 1] += p1;
-#if defined(LEAN_STAGED_SCALES)
+#if defined(LEAN_TOKEN_SCALES)
         // What a row does not see weighs nothing, whatever the scale is: that of a hole is another token's.
         const float scale = kv.v_scale(block, half);
         x[0] = p0 == 0.0f ? 0.0f : p0 * scale, x[1] = p1 == 0.0f ? 0.0f : p1 * scale;

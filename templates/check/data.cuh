@@ -19,7 +19,7 @@ enum CheckKind {
 };
 enum CheckTensor { kCheckQ = 1, kCheckK = 2, kCheckV = 3, kCheckLatent = 4 };  // kCheckLatent: K, of which V is a part
 enum CheckFormat { kCheckBf16 = 0, kCheckFp16 = 1 };
-enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3, kCheckInt4 = 4 };
+enum CheckKvFormat { kCheckSame = 0, kCheckE4m3 = 1, kCheckE5m2 = 2, kCheckInt8 = 3, kCheckInt4 = 4, kCheckFp4 = 5 };
 enum CheckKvScale { kCheckScaleTensor = 0, kCheckScaleHead = 1, kCheckScaleToken = 2 };
 enum CheckRope { kCheckNoRope = 0, kCheckHalfSplit = 1, kCheckInterleaved = 2 };
 enum CheckMask { kCheckCausal = 0, kCheckTree = 1, kCheckFull = 2 };
@@ -75,9 +75,16 @@ CHECK_HD unsigned short check_from_float(int format, float value) {
 }
 
 // The value of a byte of a KV cache, by the definition of its format (OCP 8-bit floating point). e4m3 has no infinity,
-// and is NaN only where all bits but the sign are set. e5m2 is the upper half of an fp16.
+// and is NaN only where all bits but the sign are set. e5m2 is the upper half of an fp16. Of e2m1 it is that of four
+// bits (OCP microscaling formats).
 CHECK_HD float check_byte_to_float(int kv_format, unsigned char byte) {
   const unsigned bits = byte;
+  if (kv_format == kCheckFp4) {
+    const unsigned exponent = bits >> 1 & 3u, fraction = bits & 1u;
+    const float value = exponent == 0u ? (float)fraction * 0.5f
+                                       : check_bits_float(((exponent + 126u) << 23) | (fraction << 22));
+    return bits >= 8u ? -value : value;
+  }
   if (kv_format == kCheckInt8) return (float)(int)bits - (bits >= 128u ? 256.0f : 0.0f);
   if (kv_format == kCheckE5m2) return check_to_float(kCheckFp16, (unsigned short)(bits << 8));
   const unsigned magnitude = bits & 0x7fu, exponent = magnitude >> 3, fraction = magnitude & 7u;
@@ -87,8 +94,17 @@ CHECK_HD float check_byte_to_float(int kv_format, unsigned char byte) {
   return bits >= 128u ? -value : value;
 }
 
-// The byte nearest to a value that is far from its format's limits. Ties go to even. int8 counts 64ths.
+// The byte nearest to a value that is far from its format's limits. Ties go to even. int8 counts 64ths. Of e2m1 it is
+// four bits, and values have no limit.
 CHECK_HD unsigned char check_byte_from_float(int kv_format, float value) {
+  if (kv_format == kCheckFp4) {
+    const float size = value < 0.0f ? -value : value;
+    // Half way to the next number; a tie goes down from numbers of even bits.
+    const float ties[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
+    unsigned code = 0;
+    for (unsigned i = 0; i < 7u; ++i) code += size > ties[i] || (size == ties[i] && i % 2u == 1u);
+    return (unsigned char)(code | (check_float_bits(value) >> 31 << 3));
+  }
   if (kv_format == kCheckInt8) {
     const float scaled = value * 64.0f;
     const int rounded = (int)(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
@@ -173,6 +189,7 @@ CHECK_HD int check_drawn_column(int kind, check_u64 seed, int tensor, int reques
   return (int)((unsigned)(draw >> 40) % (unsigned)head_dim);
 }
 CHECK_HD int check_largest_byte(int kv_format) {
+  if (kv_format == kCheckFp4) return 7;
   return kv_format == kCheckE4m3 ? 0x7e : kv_format == kCheckE5m2 ? 0x7b : 127;
 }
 // What values are multiplied by before they become bytes, so that few are near the format's smallest.
@@ -222,6 +239,40 @@ CHECK_HD unsigned char check_nibble(int kind, check_u64 seed, int tensor, int re
   return (unsigned char)(element < 0 ? 0 : element > 15 ? 15 : element);
 }
 
+// Where blocks of 16 columns have scales of e4m3, those of a tensor lie around 2^(exponent - 7), 2^-9 to 2^8, which the
+// scale of the tensor undoes. Values that are exact, 1 in V and 64 in K, become it with each power of two.
+CHECK_HD bool check_exact_blocks(int kind, int tensor) {
+  return kind == kCheckCoverage || kind == kCheckOnes || (kind == kCheckExtreme && tensor != kCheckV);
+}
+CHECK_HD int check_block_exponent(check_u64 seed, int tensor) {
+  return (int)((unsigned)(check_hash(check_mix(seed + 71u), (unsigned)tensor) >> 40) & 15u);
+}
+CHECK_HD unsigned char check_block_scale(int kind, check_u64 seed, int tensor, int request, int head, long long token,
+                                         int block) {
+  const unsigned draw =
+      (unsigned)(check_hash(check_row_key(seed, 67 + tensor, request, head), (check_u64)token * 64u + block) >> 32);
+  if (check_exact_blocks(kind, tensor)) return (unsigned char)(8u * (5u + (draw & 3u)));
+  const int byte = 8 * check_block_exponent(seed, tensor) + (int)(draw % 24u) - 8;
+  return (unsigned char)(byte < 1 ? 1 : byte > 0x7e ? 0x7e : byte);
+}
+// The unit of elements, in which the scale of their tensor or head counts.
+CHECK_HD float check_fp4_unit(int kind, check_u64 seed, int tensor) {
+  if (kind == kCheckCoverage) return 1.0f;
+  if (check_exact_blocks(kind, tensor)) return tensor == kCheckV ? 1.0f : 64.0f;
+  return check_bits_float((unsigned)(127 + 6 - check_block_exponent(seed, tensor)) << 23);
+}
+// An element, four bits. Written blocks have one of the largest magnitude.
+CHECK_HD unsigned char check_fp4(int kind, check_u64 seed, int tensor, int request, int head, long long token,
+                                 int column, int head_dim) {
+  const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
+  const int block = column / 16;
+  if (column % 16 == check_drawn_column(kind, seed, tensor, request, head, token * 64 + block, 16))
+    return value < 0.0f ? 15 : 7;
+  const float scale =
+      check_byte_to_float(kCheckE4m3, check_block_scale(kind, seed, tensor, request, head, token, block));
+  return check_byte_from_float(kCheckFp4, value / (scale * check_fp4_unit(kind, seed, tensor)));
+}
+
 // The scale and the zero point of a word that has both.
 CHECK_HD float check_scale_of_word(float word) { return check_bits_float(check_float_bits(word) & ~15u); }
 CHECK_HD int check_zero_of_word(float word) { return (int)(check_float_bits(word) & 15u); }
@@ -231,6 +282,7 @@ CHECK_HD int check_zero_of_word(float word) { return (int)(check_float_bits(word
 CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
                                   long long token, int column, int head_dim) {
   if (kv_format == kCheckInt4) return check_nibble(kind, seed, tensor, request, head, token, column, head_dim);
+  if (kv_format == kCheckFp4) return check_fp4(kind, seed, tensor, request, head, token, column, head_dim);
   const float value = check_value(kind, seed, tensor, request, head, token, column, head_dim);
   if (column == check_drawn_column(kind, seed, tensor, request, head, token, head_dim)) {
     const int largest = check_largest_byte(kv_format);
@@ -244,6 +296,7 @@ CHECK_HD unsigned char check_byte(int kind, check_u64 seed, int tensor, int kv_f
 CHECK_HD float check_kv_unit(int kind, check_u64 seed, int tensor, int kv_format, int request, int head,
                              long long token) {
   if (kv_format == kCheckInt4) return check_nibbles(kind, seed, tensor, request, head, token, 1).unit;
+  if (kv_format == kCheckFp4) return check_fp4_unit(kind, seed, tensor);
   if (kv_format == kCheckInt8 && !(tensor != kCheckV && check_exact_keys(kind))) return 0.015625f;
   return 1.0f / check_written_span(kind, kv_format);
 }
@@ -280,14 +333,14 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   return check_bits_float((check_float_bits(scale) & ~15u) | (unsigned)zero);
 }
 
-// The bits, of q's type, of an element of a new row that becomes this byte, or these four bits, with this scale. Where
-// the row's scale follows from its elements, all but the largest are up to three numbers nearer to 0, from which they
+// The bits, of q's type, of an element of a new row that becomes this byte, or these four bits, with this scale, that of
+// its block included. Where the row's scale follows from its elements, all but the largest are up to three numbers nearer to 0, from which they
 // are still nearest to the byte. One of int8 may be half as far from the next.
 CHECK_HD unsigned short check_new_scaled(int kind, check_u64 seed, int tensor, int format, int kv_format,
                                          unsigned char byte, float scale, int request, int head, long long token,
                                          int column, int head_dim) {
   const bool nibble = kv_format == kCheckInt4;
-  const int steps = (int)byte - check_zero_of_word(scale), magnitude = byte & 0x7f;
+  const int steps = (int)byte - check_zero_of_word(scale), magnitude = byte & (kv_format == kCheckFp4 ? 7 : 0x7f);
   const unsigned short bits = check_from_float(
       format, nibble ? (float)steps * check_scale_of_word(scale) : check_byte_to_float(kv_format, byte) * scale);
   const bool exact = nibble ? steps == 0 || byte == 0 || byte == 15

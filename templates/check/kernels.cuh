@@ -70,8 +70,11 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
   } else if (check.kv_format == kCheckSame || check.row_bytes > 0) {
     bits = check_element(check.kind, check.seed, tensor, check.format, request, head, token, from.column, columns);
   } else {
-    const float scale =
+    float scale =
         check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale, request, head, token);
+    if (check.kv_format == kCheckFp4)
+      scale *= check_byte_to_float(kCheckE4m3, check_block_scale(check.kind, check.seed, tensor, request, head, token,
+                                                                 from.column / 16));
     const unsigned char byte =
         check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, from.column, columns);
     bits = check_new_scaled(check.kind, check.seed, tensor, check.format, check.kv_format, byte, scale, request, head,
@@ -167,12 +170,19 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
                                                      request, head, position)))
           atomicAdd(wrong, 1ull);
       }
-      const bool nibble = check.kv_format == kCheckInt4;
+      if (column % 16 == 0 && check.kv_format == kCheckFp4) {
+        unsigned char& scale = *check_block_scale_at(args, check, keys, request, head, token, column);
+        if (step == kCheckSpoilCached) scale = 0xffu;
+        if (step == kCheckCountWrong &&
+            scale != check_block_scale(check.kind, check.seed, tensor, request, head, position, column / 16))
+          atomicAdd(wrong, 1ull);
+      }
+      const bool nibble = check_has_nibbles(check);
       const long long offset = (keys ? check_k_offset(args, check, request, head, token)
                                      : check_v_offset(args, check, request, head, token)) +
                                (nibble ? column / 2 : column);
       const void* cache = keys ? args.k : args.v;
-      const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : 0x7fu;
+      const unsigned bits_mask = check.kv_format == kCheckSame ? 0x7fffu : nibble ? 7u : 0x7fu;
       unsigned expected, found;
       if (check.kv_format == kCheckSame) {
         unsigned short& there = ((unsigned short*)cache)[offset];
@@ -189,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
       }
       // Turning a zero may change its sign.
       const bool zeros =
-          check.kv_format != kCheckInt8 && !nibble && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
+          check.kv_format != kCheckInt8 && check.kv_format != kCheckInt4 && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
       if (step == kCheckCountWrong && found != expected && !zeros) atomicAdd(wrong, 1ull);
     }
   }
@@ -253,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
 
 // Elements of 16 bytes, and the bytes in which strides count.
 __device__ __forceinline__ int check_elements_of_16(const CheckFeatures& check) {
-  return check.kv_format == kCheckSame ? 8 : check.kv_format == kCheckInt4 ? 32 : 16;
+  return check.kv_format == kCheckSame ? 8 : check_has_nibbles(check) ? 32 : 16;
 }
 __device__ __forceinline__ int check_stride_bytes(const CheckFeatures& check) {
   return check.kv_format == kCheckSame ? 2 : 1;
@@ -284,10 +294,10 @@ __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int ten
       for (int j = 1; j >= 0; --j)
         word = word << 16 | check_element(check.kind, check.seed, tensor, check.format, request, head, token,
                                           column + 2 * i + j, head_dim);
-    } else if (check.kv_format == kCheckInt4) {
+    } else if (check_has_nibbles(check)) {
       for (int j = 7; j >= 0; --j)
-        word = word << 4 |
-               check_nibble(check.kind, check.seed, tensor, request, head, token, column + 8 * i + j, head_dim);
+        word = word << 4 | check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token,
+                                      column + 8 * i + j, head_dim);
     } else {
       for (int j = 3; j >= 0; --j)
         word = word << 8 | check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token,
@@ -308,7 +318,7 @@ __device__ __forceinline__ T check_row_value(const CheckFeatures& check, const u
          (T)((const float*)(row + check.row_scales))[column / check.row_group];
 }
 
-// Writes K, V and the tokens' scales where some query token may read them, 16 bytes a thread. grid.y strides over
+// Writes K, V and the scales of tokens or blocks where some query token may read them, 16 bytes a thread. grid.y strides over
 // (request, KV head), and grid.x over chunks. Pages that requests share are written more than once, with the same
 // bytes.
 extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDecodeArgs args, CheckFeatures check) {
@@ -342,10 +352,16 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       if (column < check.head_dim) {
         check_store_16((char*)args.k + check_k_offset(args, check, request, head, token) * stride_bytes + at,
                        check_chunk(check, check_key_tensor(check), owner, head, position, column, check.head_dim));
+        for (int block = column / 16; check.kv_format == kCheckFp4 && block < column / 16 + 2; ++block)
+          *check_block_scale_at(args, check, true, request, head, token, block * 16) =
+              check_block_scale(check.kind, check.seed, check_key_tensor(check), owner, head, position, block);
       }
       if (column < check.v_head_dim && !check.latent) {
         check_store_16((char*)args.v + check_v_offset(args, check, request, head, token) * stride_bytes + at,
                        check_chunk(check, kCheckV, owner, head, position, column, check.v_head_dim));
+        for (int block = column / 16; check.kv_format == kCheckFp4 && block < column / 16 + 2; ++block)
+          *check_block_scale_at(args, check, false, request, head, token, block * 16) =
+              check_block_scale(check.kind, check.seed, kCheckV, owner, head, position, block);
       }
       if (column == 0 && check_scales_tokens(check)) {
         const long long offset = check_scale_offset(args, check, request, head, token);
@@ -423,9 +439,10 @@ __device__ __forceinline__ bool check_visible(const CheckFeatures& check, int co
   return j > position - check.window && j < position + check.window;
 }
 
-// q . k of one token, whose key is at `row`. zero: its zero point.
+// q . k of one token, whose key is at `row`. zero: its zero point. block_scales: those of its blocks, if any.
 template <class T>
-__device__ T check_dot(const CheckFeatures& check, const T* q_row, const char* row, int zero) {
+__device__ T check_dot(const CheckFeatures& check, const T* q_row, const char* row, int zero,
+                       const unsigned char* block_scales) {
   T score = 0;
   if (check.row_bytes > 0) {
     for (int column = 0; column < check.head_dim; ++column)
@@ -443,6 +460,10 @@ __device__ T check_dot(const CheckFeatures& check, const T* q_row, const char* r
         score += q[2 * i + 1] * (T)check_to_float(check.format, (unsigned short)(words[i] >> 16));
       } else if (check.kv_format == kCheckInt4) {
         for (int j = 0; j < 8; ++j) score += q[8 * i + j] * (T)((int)(words[i] >> 4 * j & 15u) - zero);
+      } else if (check.kv_format == kCheckFp4) {
+        const T scale = (T)check_byte_to_float(kCheckE4m3, block_scales[2 * chunk + i / 2]);
+        for (int j = 0; j < 8; ++j)
+          score += q[8 * i + j] * scale * (T)check_byte_to_float(kCheckFp4, (unsigned char)(words[i] >> 4 * j & 15u));
       } else {
         for (int j = 0; j < 4; ++j)
           score += q[4 * i + j] * (T)check_byte_to_float(check.kv_format, (unsigned char)((words[i] >> 8 * j) & 0xffu));
@@ -498,7 +519,8 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       const long long offset = check_second_offset(args, check, request, kv_head, -2 - token, args.k_stride_batch,
                                                    args.k_stride_head, args.k_stride_token);
       if (offset >= 0) {
-        score = check_dot<T>(check, q_row, (const char*)args.second_k + offset * stride_bytes, 0) * (T)check.scale;
+        score =
+            check_dot<T>(check, q_row, (const char*)args.second_k + offset * stride_bytes, 0, nullptr) * (T)check.scale;
         if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       }
     } else if (token >= 0 && !check_in_hole(args, check, request, token) &&
@@ -507,7 +529,10 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       float unit = 1.0f;
       if (scaled_k) unit = args.k_scale[check_scale_offset(args, check, request, kv_head, token)];
       const int zero = with_zeros ? check_zero_of_word(unit) : 0;
-      score = check_dot<T>(check, q_row, (const char*)args.k + offset * stride_bytes, zero) * (T)check.scale;
+      const unsigned char* const block_scales =
+          check.kv_format == kCheckFp4 ? check_block_scale_at(args, check, true, request, kv_head, token, 0) : nullptr;
+      score =
+          check_dot<T>(check, q_row, (const char*)args.k + offset * stride_bytes, zero, block_scales) * (T)check.scale;
       if (scaled_k) score *= (T)(with_zeros ? check_scale_of_word(unit) : unit);
       if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       if (check.alibi) score += (T)args.alibi_slopes[head] * (T)(token - position);
@@ -555,6 +580,13 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       if (with_zeros) {
         const int byte = ((const unsigned char*)v)[row + column / 2];
         o += weight * (T)((byte >> column % 2 * 4 & 15) - check_zero_of_word(unit));
+        continue;
+      }
+      if (check.kv_format == kCheckFp4) {
+        const int byte = ((const unsigned char*)v)[row + column / 2];
+        o += weight * (T)check_byte_to_float(kCheckFp4, (unsigned char)(byte >> column % 2 * 4 & 15)) *
+             (T)check_byte_to_float(kCheckE4m3,
+                                    *check_block_scale_at(args, check, false, request, kv_head, token, column));
         continue;
       }
       o += weight * (T)(stride_bytes == 2 ? check_to_float(check.format, ((const unsigned short*)v)[offset])

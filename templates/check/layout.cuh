@@ -206,6 +206,18 @@ __device__ __forceinline__ long long check_v_offset(const LeanDecodeArgs& args, 
                                                     int head, long long token) {
   return check_offset(args, check, request, head, token, args.v_stride_batch, args.v_stride_head, args.v_stride_token);
 }
+// Whether elements are four bits; and where the scale of a block of 16 columns lies that has this column.
+__device__ __forceinline__ bool check_has_nibbles(const CheckFeatures& check) {
+  return check.kv_format == kCheckInt4 || check.kv_format == kCheckFp4;
+}
+__device__ __forceinline__ unsigned char* check_block_scale_at(const LeanDecodeArgs& args, const CheckFeatures& check,
+                                                               bool keys, int request, int head, long long token,
+                                                               int column) {
+  return (unsigned char*)(keys ? args.k_block_scales : args.v_block_scales) +
+         check_offset(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
+                      args.kv_scale_stride_token) +
+         column / 16;
+}
 __device__ __forceinline__ long long check_scale_offset(const LeanDecodeArgs& args, const CheckFeatures& check,
                                                         int request, int head, long long token) {
   if (check.kv_scale == kCheckScaleTensor) return 0;

@@ -8,7 +8,7 @@ struct KvPipe {
   int stage;        // stage of the step in hand
   int fetch_stage;  // stage of the next step to fetch
 #if defined(LEAN_STAGED_SCALES)
-  i64 v_scales_apart;  // bytes from a token's scale of K to that of V
+  i64 v_scales_apart;  // bytes from a token's scales of K to those of V
 
   LEAN_DEVICE void copy(u32 to, const char* from, bool valid) {
     if constexpr (kCopyBytes == 16) {
@@ -49,7 +49,22 @@ struct KvPipe {
     }
   }
 
-  // And the scales of its tokens.
+  // And the scales of its tokens or of their blocks.
+#if defined(LEAN_BLOCK_SCALES)
+  LEAN_DEVICE void copy_scales(u32 stage_base, int tokens) {
+    constexpr int kPieces = kBlockScaleBytes / kBlockScaleCopy, kOfTensor = kStepTokens * kPieces;
+    static_assert(2 * kOfTensor % 32 == 0, "all lanes copy alike");
+#pragma unroll
+    for (int i = 0; i < 2 * kOfTensor / 32; i++) {
+      const int at_piece = i * 32 + lane, piece = at_piece % kOfTensor, token = piece / kPieces;
+      const int column = piece % kPieces * kBlockScaleCopy;
+      const bool keys = at_piece < kOfTensor, valid = token < tokens;
+      const char* const from = at.scale(valid ? token : 0) + (keys ? 0 : v_scales_apart) + column;
+      copy_block_scales((keys ? k_scales_at(stage_base, token) : v_scales_at(stage_base, token)) + (u32)column, from,
+                        valid);
+    }
+  }
+#else
   LEAN_DEVICE void copy_scales(u32 stage_base, int tokens) {
 #pragma unroll
     for (int i = 0; i < 2 * kStepTokens / 32; i++) {
@@ -60,13 +75,14 @@ struct KvPipe {
     }
   }
 #endif
+#endif
 
   LEAN_DEVICE void init(u32 shared_base, int warp, int lane_index, const LeanDecodeArgs& args) {
     ring = shared_base + (u32)(warp * kRingBytes);
     lane = lane_index;
     at.init(args, lane_index);
 #if defined(LEAN_STAGED_SCALES)
-    v_scales_apart = (const char*)args.v_scale - (const char*)args.k_scale;
+    v_scales_apart = v_scales(args, 0) - k_scales(args, 0);
 #endif
     stage = fetch_stage = 0;
   }
@@ -126,7 +142,7 @@ struct KvPipe {
     asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
     __syncwarp();
   }
-#if defined(LEAN_STAGED_SCALES)
+#if defined(LEAN_TOKEN_SCALES)
   LEAN_DEVICE float k_scale(int block, int half) const { return read_k_scale(base(), block, half, lane); }
   LEAN_DEVICE float v_scale(int block, int half) const { return read_v_scale(base(), block, half, lane); }
 #endif
@@ -143,5 +159,8 @@ struct KvPipe {
 // V rows of the step in hand that lie in holes of the page table become zeros.
 LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
   zero_v_holes(kv.base(), holes, kv.lane);
+#if defined(LEAN_BLOCK_SCALES)
+  zero_v_scales(kv.base(), holes, kv.lane);
+#endif
   __syncwarp();
 }

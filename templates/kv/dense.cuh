@@ -21,7 +21,7 @@ struct KvCursor {
   LEAN_DEVICE void init(const LeanDecodeArgs& args, int) {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
 #if defined(LEAN_STAGED_SCALES)
-    scale_stride = 4 * args.kv_scale_stride_token;
+    scale_stride = kScaleStrideBytes * args.kv_scale_stride_token;
 #endif
   }
 
@@ -53,9 +53,8 @@ struct KvCursor {
         token * v_stride;
 #endif
 #if defined(LEAN_STAGED_SCALES)
-    first_scale =
-        (const char*)(args.k_scale + s.request * args.kv_scale_stride_batch + s.kv_head * args.kv_scale_stride_head) +
-        token * scale_stride;
+    first_scale = k_scales(args, s.request * args.kv_scale_stride_batch + s.kv_head * args.kv_scale_stride_head) +
+                  token * scale_stride;
 #endif
   }
 

@@ -10,17 +10,17 @@ LEAN_DEVICE float scale_of_word(u32 word) { return __uint_as_float(word & ~15u);
 
 // What is taken from pairs of elements, of the zero points of two tokens. An element becomes the low bits of 1024 + x.
 // Four bits further up it becomes those of 1024 + 16 x, a sixteenth of which is 64 + x.
-struct ZeroPoints {
+struct PairUnits {
   u32 low;   // 1024 + zero point, two fp16 values
   u32 high;  // -(64 + zero point)
 };
-LEAN_DEVICE ZeroPoints zero_points(u32 word_0, u32 word_1) {
+LEAN_DEVICE PairUnits zero_points(u32 word_0, u32 word_1) {
   const u32 zero = low_halves(word_0, word_1) & 0x000f000fu;
   return {zero | 0x64006400u, zero * 16 + 0xd400d400u};
 }
 
 // Element `i`, 0 to 3, of each half of a word as two fp16 values. Every difference is a small whole number, and exact.
-LEAN_DEVICE u32 expand_pair(u32 x, int i, const ZeroPoints& zero) {
+LEAN_DEVICE u32 expand_pair(u32 x, int i, const PairUnits& zero) {
   if (i >= 2) x >>= 8;
   u32 y;
   // (x & mask) | 1024 in one instruction; from the expression the compiler makes two (PTX ISA, "lop3").
@@ -38,19 +38,10 @@ LEAN_DEVICE u32 expand_pair(u32 x, int i, const ZeroPoints& zero) {
 template <int kWords>
 struct NibbleRow {
   u32 words[kWords];
-  ZeroPoints zero;  // of the row's token, twice
+  PairUnits zero;  // of the row's token, twice
   LEAN_DEVICE u32& operator[](int i) { return words[i]; }
 };
 template <int kWords>
 LEAN_DEVICE u32 kv_pair(const NibbleRow<kWords>& row, int i) {
   return expand_pair(row.words[i / 4], i % 4, row.zero);
-}
-// Eight elements of q, in the order of these pairs.
-LEAN_DEVICE uint4 query_pairs(const uint4& x) {
-  const auto narrow = [](u32 pair) {
-    const float2 y = Element::unpack(pair);
-    return Operand::pack(y.x, y.y);
-  };
-  return make_uint4(narrow(low_halves(x.x, x.z)), narrow(high_halves(x.x, x.z)), narrow(low_halves(x.y, x.w)),
-                    narrow(high_halves(x.y, x.w)));
 }

@@ -66,7 +66,7 @@ constexpr int kVRaw = kVBytes < 4 ? 1 : kVBytes / 4;
 struct VFragment {
   u32 row[4][kVRaw];
 #if defined(LEAN_NIBBLES)
-  ZeroPoints zero[2];  // of the first two rows, and of the others
+  PairUnits units[2];  // of the first two rows, and of the others
 #endif
 };
 
@@ -88,7 +88,7 @@ LEAN_DEVICE uint4 value_pairs(const VFragment& v, int w) {
     x[r] = w % 4 < 2 ? low_halves(first, second) : high_halves(first, second);
   }
   const int even = w % 2 * 2;
-  return make_uint4(expand_pair(x[0], even, v.zero[0]), expand_pair(x[0], even + 1, v.zero[0]),
-                    expand_pair(x[1], even, v.zero[1]), expand_pair(x[1], even + 1, v.zero[1]));
+  return make_uint4(expand_pair(x[0], even, v.units[0]), expand_pair(x[0], even + 1, v.units[0]),
+                    expand_pair(x[1], even, v.units[1]), expand_pair(x[1], even + 1, v.units[1]));
 }
 #endif

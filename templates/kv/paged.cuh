@@ -34,7 +34,8 @@ struct KvCursor {
     k_stride = row_stride(kKRowBytes, args.k_stride_token), v_stride = row_stride(kVRowBytes, args.v_stride_token);
     k_page_stride = args.k_stride_batch * kKvBytes, v_page_stride = args.v_stride_batch * kKvBytes;
 #if defined(LEAN_STAGED_SCALES)
-    scale_stride = 4 * args.kv_scale_stride_token, scale_page_stride = 4 * args.kv_scale_stride_batch;
+    scale_stride = kScaleStrideBytes * args.kv_scale_stride_token;
+    scale_page_stride = kScaleStrideBytes * args.kv_scale_stride_batch;
 #endif
     lane = lane_index;
     pool_pages = args.pool_pages;
@@ -82,7 +83,7 @@ struct KvCursor {
     k_head = (const char*)args.k + kKvBytes * (s.kv_head * args.k_stride_head);
     v_head = (const char*)args.v + kKvBytes * (s.kv_head * args.v_stride_head);
 #if defined(LEAN_STAGED_SCALES)
-    scale_head = (const char*)(args.k_scale + s.kv_head * args.kv_scale_stride_head);
+    scale_head = k_scales(args, s.kv_head * args.kv_scale_stride_head);
 #endif
     page_step = 0;
     holes = false;

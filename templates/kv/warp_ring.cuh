@@ -35,7 +35,9 @@ LEAN_DEVICE u32 v_scale_at(const StageAddress& stage, int block, int half, int g
 }
 #else
 typedef u32 StageAddress;
-#if defined(LEAN_STAGED_SCALES)
+#if defined(LEAN_BLOCK_SCALES)
+constexpr LeanStage kStage = {kRowsOfStage.v_offset, kRowsOfStage.quarter_bytes, kRowsOfStage.bytes + kStageScaleBytes};
+#elif defined(LEAN_STAGED_SCALES)
 constexpr LeanStage kRowsOfStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
 constexpr int kScalesOffset = kRowsOfStage.bytes;  // where the scales of K begin, then those of V
 constexpr LeanStage kStage = {kRowsOfStage.v_offset, kRowsOfStage.quarter_bytes,
@@ -59,7 +61,7 @@ LEAN_DEVICE u32 k_row_at(u32 stage, int block, int half, int g) {
 LEAN_DEVICE u32 v_row_at(u32 stage, int block, int c, int r) {
   return stage + (u32)(kStage.v_offset + c * kStage.quarter_bytes + (block * 4 + r) * kVRowBytes);
 }
-#if defined(LEAN_STAGED_SCALES)
+#if defined(LEAN_TOKEN_SCALES)
 // Where the scale of a token of K or V is, as a word.
 LEAN_DEVICE u32 scale_at(u32 stage, int token) { return stage + (u32)(kScalesOffset + 4 * token); }
 LEAN_DEVICE u32 k_scale_at(u32 stage, int block, int half, int g) { return scale_at(stage, k_token(block, half, g)); }
@@ -69,7 +71,7 @@ LEAN_DEVICE u32 v_scale_at(u32 stage, int block, int half, int g) {
 #endif
 #endif
 
-#if defined(LEAN_STAGED_SCALES)
+#if defined(LEAN_TOKEN_SCALES)
 // The scale of the token of which a lane has scores of this block and half.
 LEAN_DEVICE float read_k_scale(const StageAddress& stage, int block, int half, int lane) {
   return scale_of_word(load_shared_4(k_scale_at(stage, block, half, lane / 4)));
@@ -85,7 +87,9 @@ LEAN_DEVICE void read_k(const StageAddress& stage, int block, int part, int lane
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const u32 row = k_row_at(stage, block, half, g);
-#if defined(LEAN_NIBBLES)
+#if defined(LEAN_BLOCK_SCALES)
+    read_k_scales(k_scales_at(stage, k_token(block, half, g)), part, c, k.row[half]);
+#elif defined(LEAN_NIBBLES)
     const u32 scale = load_shared_4(k_scale_at(stage, block, half, g));
     k.row[half].zero = zero_points(scale, scale);
 #endif
@@ -126,15 +130,18 @@ LEAN_DEVICE void read_k(const StageAddress& stage, int block, int part, int lane
 
 LEAN_DEVICE void read_v(const StageAddress& stage, int block, int group, int lane, VFragment& v) {
   const int g = lane / 4, c = lane % 4;
-#if defined(LEAN_NIBBLES)
+#if defined(LEAN_BLOCK_SCALES)
+#pragma unroll
+  for (int i = 0; i < 2; i++) v.units[i] = read_v_scales(stage, c * kQuarter + block * 4 + 2 * i, group, g);
+#elif defined(LEAN_NIBBLES)
 #if defined(LEAN_ROW_BOXES)
 #pragma unroll
   for (int half = 0; half < 2 && group == 0; half++)
-    v.zero[half] = zero_points(load_shared_4(v_scale_at(stage, block, half, 2 * c)),
-                               load_shared_4(v_scale_at(stage, block, half, 2 * c + 1)));
+    v.units[half] = zero_points(load_shared_4(v_scale_at(stage, block, half, 2 * c)),
+                                load_shared_4(v_scale_at(stage, block, half, 2 * c + 1)));
 #else
   const uint4 scales = load_shared_16(scale_at(stage, kStepTokens + c * kQuarter + block * 4));
-  v.zero[0] = zero_points(scales.x, scales.y), v.zero[1] = zero_points(scales.z, scales.w);
+  v.units[0] = zero_points(scales.x, scales.y), v.units[1] = zero_points(scales.z, scales.w);
 #endif
 #endif
 #pragma unroll

@@ -74,6 +74,8 @@ Result<void> DecodeCase::plant_kv(CUstream_st* stream) {
   LEANATTN_TRY(fill_bytes_async(v_.data(), poison, v_.bytes(), stream));
   if (has_token_scales(problem_.features) && !has_scales_in_rows(problem_.features))
     LEANATTN_TRY(fill_bytes_async(kv_scales_.data(), kPoisonByte, kv_scales_.bytes(), stream));
+  if (block_scales_.bytes() > 0)
+    LEANATTN_TRY(fill_bytes_async(block_scales_.data(), kPoisonByte, block_scales_.bytes(), stream));
   if (check_.spans != 0) LEANATTN_TRY(kernels_->fill_spans(args_, check_, stream));
   if (check_.page_size > 0) LEANATTN_TRY(kernels_->fill_table(args_, check_, pages_.as<int>(), stream));
   if (check_.selection_block > 0) LEANATTN_TRY(kernels_->fill_selection(args_, check_, stream));
@@ -109,6 +111,10 @@ LeanDecodeArgs DecodeCase::args(int kv_copy) const {
   LeanDecodeArgs args = args_;
   args.k = static_cast<const std::uint8_t*>(args_.k) + kv_copy * kv_copy_bytes_;
   args.v = static_cast<const std::uint8_t*>(args_.v) + kv_copy * kv_copy_bytes_;
+  if (has_block_scales(problem_.features) && block_scales_.bytes() == 0) {
+    args.k_block_scales = static_cast<const std::uint8_t*>(args_.k_block_scales) + kv_copy * kv_copy_bytes_;
+    args.v_block_scales = static_cast<const std::uint8_t*>(args_.v_block_scales) + kv_copy * kv_copy_bytes_;
+  }
   if (has_scales_in_rows(problem_.features)) {
     args.k_scale += kv_copy * kv_copy_bytes_ / static_cast<std::int64_t>(sizeof(float));
     args.v_scale += kv_copy * kv_copy_bytes_ / static_cast<std::int64_t>(sizeof(float));

@@ -71,7 +71,7 @@ class DecodeCase {
   /// in an int8 cache): tokens past a context and before a window, padding, and pages of no request. Page-table entries
   /// that no kernel may follow hold pages that no pool has. With append, the K and V of the query tokens lie beside the
   /// cache; check() spoils the cache's rows of these tokens before each launch and checks them after it. A paged cache
-  /// with padding has K and V in one pool, in turns.
+  /// with padding has K and V in one pool, in turns, each before the scales of its blocks if they have any.
   /// Lengths may be zero, negative or above the capacity (a paged cache's is in whole pages), because kernels and
   /// oracle clamp them. Waits for the stream once. Errors: those of validate(problem), invalid_argument (no requests,
   /// options that make no sense), out_of_memory, launch_failed, context_lost; also nvrtc_missing and compile_failed
@@ -205,6 +205,7 @@ class DecodeCase {
   DeviceBuffer q_, k_, v_, o_, lse_, lengths_device_;  ///< v_ is empty when K and V share memory
   DeviceBuffer contexts_device_, starts_device_;
   DeviceBuffer pages_, page_table_, q_offsets_, tree_mask_, spans_, head_values_, kv_scales_;
+  DeviceBuffer block_scales_;  // where they lie in no pool with K and V
   DeviceBuffer k_new_, v_new_, wrong_appended_, rope_table_;
   DeviceBuffer selection_, selected_counts_;
   DeviceBuffer second_k_, second_v_, second_pages_, second_page_table_, second_lengths_, second_full_lengths_;

@@ -50,7 +50,8 @@ std::int64_t copy_stride(std::int64_t elements, std::int64_t element_bytes, std:
 /// launch's reads takes them for more of K and V.
 std::int64_t scale_bytes_of(const DecodeProblem& problem, std::int64_t tokens) {
   const bool apart = has_token_scales(problem.features) && !has_scales_in_rows(problem.features);
-  return apart ? tokens * problem.kv_heads * kScaleBytes : 0;
+  const std::int64_t of_row = kv_encoding(problem.features).block_scale_bytes(problem.head_dim);
+  return tokens * problem.kv_heads * (apart ? kScaleBytes : of_row);
 }
 
 Result<void> allocate_poisoned(DeviceBuffer& buffer, std::int64_t bytes, CUstream_st* stream) {
@@ -226,6 +227,26 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   } else if (one_pool) {
     args_.k_stride_batch = args_.v_stride_batch = args_.k_stride_batch + args_.v_stride_batch;
   }
+  const std::int64_t of_blocks = kv_encoding(features).block_scale_bytes(problem_.head_dim),
+                     k_scales_in_pool = v_in_pool;
+  if (of_blocks > 0) {
+    const std::int64_t odd = options_.padded ? block_scale_copy_bytes(static_cast<int>(of_blocks)) : 0;
+    if (problem_.layout == KvLayout::contiguous) {
+      args_.kv_scale_stride_token = of_blocks + odd;
+      args_.kv_scale_stride_head = tokens * args_.kv_scale_stride_token + odd;
+      args_.kv_scale_stride_batch = round_up(problem_.kv_heads * args_.kv_scale_stride_head, kUnitBytes);
+    } else {
+      args_.kv_scale_stride_head = of_blocks + odd;
+      args_.kv_scale_stride_token = problem_.kv_heads * args_.kv_scale_stride_head + odd;
+      args_.kv_scale_stride_batch = round_up(tokens * args_.kv_scale_stride_token, kUnitBytes);
+    }
+    // A page in one pool has K, the scales of its blocks, V, and theirs.
+    if (one_pool) {
+      v_in_pool += args_.kv_scale_stride_batch;
+      args_.k_stride_batch += 2 * args_.kv_scale_stride_batch;
+      args_.v_stride_batch = args_.k_stride_batch;
+    }
+  }
   kv_copy_bytes_ = copy_stride(offset + pools * std::max(args_.k_stride_batch, args_.v_stride_batch), element_bytes,
                                scale_bytes_of(problem_, pools * tokens));
   // One stride leads from row to row and from request to request.
@@ -254,6 +275,15 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
     args_.page_table = page_table_.as<int>() + before;
   }
   if (!has_scales(features)) return {};
+  if (of_blocks > 0 && one_pool) {
+    args_.kv_scale_stride_batch = args_.k_stride_batch;
+    args_.k_block_scales = k_.at(offset + k_scales_in_pool);
+    args_.v_block_scales = k_.at(offset + args_.k_stride_batch - (v_in_pool - k_scales_in_pool));
+  } else if (of_blocks > 0) {
+    const std::int64_t each = round_up(pools * args_.kv_scale_stride_batch, 256);
+    LEANATTN_TRY(allocate_poisoned(block_scales_, each * 2, stream));
+    args_.k_block_scales = block_scales_.data(), args_.v_block_scales = block_scales_.at(each);
+  }
   if (scales_in_rows) {
     const auto of_pool = [&](std::int64_t byte) { return reinterpret_cast<float*>(k_.at(offset + byte)); };
     args_.kv_scale_stride_batch = args_.k_stride_batch / kScaleBytes;

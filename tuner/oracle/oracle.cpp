@@ -111,7 +111,8 @@ OracleOutput oracle_of_data(const DecodeProblem& problem, DataKind kind, std::ui
                                   data_bits(kind, seed, tensor, problem.dtype, owner, kv_head, token, column, columns))
                        : scaled_value(element,
                                       data_byte(kind, seed, tensor, element, owner, kv_head, token, column, columns),
-                                      scale));
+                                      scale) *
+                             data_block_scale(kind, seed, tensor, features, owner, kv_head, token, column));
     }
   };
   const std::int64_t second = features.second_cache ? details.second_capacity : 0;

@@ -26,7 +26,7 @@ static_assert(static_cast<int>(DataTensor::q) == kCheckQ && static_cast<int>(Dat
               static_cast<int>(DataTensor::v) == kCheckV && static_cast<int>(DataTensor::latent) == kCheckLatent);
 static_assert(static_cast<int>(KvElement::of_q) == kCheckSame && static_cast<int>(KvElement::fp8_e4m3) == kCheckE4m3 &&
               static_cast<int>(KvElement::fp8_e5m2) == kCheckE5m2 && static_cast<int>(KvElement::int8) == kCheckInt8 &&
-              static_cast<int>(KvElement::int4) == kCheckInt4);
+              static_cast<int>(KvElement::int4) == kCheckInt4 && static_cast<int>(KvElement::fp4_e2m1) == kCheckFp4);
 static_assert(static_cast<int>(KvScale::tensor) == kCheckScaleTensor &&
               static_cast<int>(KvScale::head) == kCheckScaleHead &&
               static_cast<int>(KvScale::token) == kCheckScaleToken);
@@ -63,6 +63,14 @@ float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const 
   return check_kv_scale(
       static_cast<int>(kind), seed, static_cast<int>(tensor), static_cast<int>(kv_encoding(features).element),
       has_token_scales(features) ? kCheckScaleToken : static_cast<int>(features.kv_scale), request, head, token);
+}
+
+double data_block_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
+                        int head, std::int64_t token, int column) {
+  const int columns = kv_encoding(features).block_columns;
+  if (columns == 0) return 1;
+  return byte_value(KvElement::fp8_e4m3, check_block_scale(static_cast<int>(kind), seed, static_cast<int>(tensor),
+                                                           request, head, token, column / columns));
 }
 
 std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,

@@ -46,6 +46,11 @@ std::uint8_t data_byte(DataKind kind, std::uint64_t seed, DataTensor tensor, KvE
 float data_kv_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
                     int head, std::int64_t token);
 
+/// The scale of the block of columns that has this one, from 2^-9 to 448. It is 1 where blocks have no scales. The
+/// element's value is scaled_value() times it.
+double data_block_scale(DataKind kind, std::uint64_t seed, DataTensor tensor, const Features& features, int request,
+                        int head, std::int64_t token, int column);
+
 /// The bits of an element of q. As data_bits, but where rows of the cache have a format of their own, columns are
 /// divided by the power of two in which the scales of their group count.
 std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features& features, DType dtype, int request,
@@ -98,8 +103,8 @@ double extreme_scale(int head_dim);
 /// The value of bits, and the bits of a value. Rounding is to nearest even, overflow gives infinity, and NaN stays NaN.
 double value_of(DType dtype, std::uint16_t bits);
 std::uint16_t bits_of(DType dtype, float value);
-/// The same for elements of one byte, so neither for KvElement::of_q nor for int4. The value must be well within the
-/// format's range. int8 counts 64ths.
+/// The same for elements of one byte, or for four bits of e2m1, so neither for KvElement::of_q nor for int4. The value
+/// must be well within the format's range, unless that is e2m1. int8 counts 64ths.
 double byte_value(KvElement element, std::uint8_t byte);
 /// The value of an element of a cache with scales. Of int4, `byte` is 0 to 15, and `scale` has a zero point in it.
 double scaled_value(KvElement element, std::uint8_t byte, float scale);

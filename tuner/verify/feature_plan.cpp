@@ -35,17 +35,19 @@ std::vector<Setting> one_byte_settings() {
   return settings;
 }
 
+Setting with_cache(KvFormat format, KvScale scale, int head_dim, void (*change)(Features&)) {
+  return with(
+      [&](Features& f) {
+        f.kv_format = format, f.kv_scale = scale;
+        change(f);
+      },
+      head_dim);
+}
+
 /// Scales of tokens that travel with the rows: those of four-bit elements, and those that lie among rows of bytes.
 std::vector<Setting> staged_scale_settings() {
   using F = Features;
-  const auto cache = [](KvFormat format, KvScale scale, int head_dim, auto change) {
-    return with(
-        [&](F& f) {
-          f.kv_format = format, f.kv_scale = scale;
-          change(f);
-        },
-        head_dim);
-  };
+  constexpr auto cache = with_cache;
   constexpr KvFormat kInt4 = KvFormat::int4;
   constexpr KvScale kToken = KvScale::token, kInRow = KvScale::in_row;
   return {
@@ -76,6 +78,35 @@ std::vector<Setting> staged_scale_settings() {
       cache(KvFormat::int8, kInRow, 80, [](F& f) { f.append = true, f.page_size = 32, f.sink_logits = true; }),
       cache(KvFormat::int8, kInRow, 576,
             [](F& f) { f.append = f.latent = true, f.v_head_dim = 512, f.page_size = 64, f.q_len = 2; }),
+  };
+}
+
+/// Floats of four bits, whose blocks have scales.
+std::vector<Setting> block_scale_settings() {
+  using F = Features;
+  const auto cache = [](KvScale scale, int head_dim, void (*change)(F&)) {
+    return with_cache(KvFormat::nvfp4, scale, head_dim, change);
+  };
+  constexpr KvScale kTensor = KvScale::tensor, kHead = KvScale::head;
+  return {
+      cache(kTensor, 128, [](F&) {}),
+      cache(kTensor, 128, [](F& f) { f.page_size = 16; }),
+      cache(kHead, 64, [](F& f) { f.page_size = 16, f.q_len = 3, f.ragged_q = true; }),
+      cache(kTensor, 256, [](F& f) { f.page_size = 16, f.window = 100, f.sink_tokens = 5, f.q_len = 4; }),
+      cache(kTensor, 64, [](F& f) { f.page_size = 32, f.sink_logits = true; }),
+      cache(kHead, 128, [](F& f) { f.page_size = 1, f.q_len = 5, f.mask = QueryMask::tree; }),
+      cache(kTensor, 192, [](F& f) { f.window = 64, f.q_len = 2; }),
+      cache(kTensor, 128, [](F& f) { f.page_size = 48, f.soft_cap = 30, f.alibi = true, f.q_len = 2; }),
+      cache(kHead, 256, [](F& f) { f.rope = Rope::interleaved, f.rope_dim = 64, f.page_size = 64; }),
+      cache(kTensor, 128, [](F& f) { f.batch_invariant = true, f.page_size = 16; }),
+      cache(kTensor, 64, [](F& f) { f.page_size = 16, f.selection_block = 16; }),
+      cache(kTensor, 128, [](F& f) { f.page_size = 64, f.selection_block = 1, f.selection_in_pool = true; }),
+      cache(kTensor, 512, [](F& f) { f.q_len = 16, f.mask = QueryMask::full, f.page_size = 8; }),
+      cache(kTensor, 128, [](F& f) { f.q_len = 6, f.ragged_q = f.spans = true, f.page_size = 16; }),
+      cache(kTensor, 128, [](F& f) { f.append = true, f.page_size = 16; }),
+      cache(kHead, 64, [](F& f) { f.append = true, f.page_size = 1, f.q_len = 4, f.ragged_q = true; }),
+      cache(kTensor, 256, [](F& f) { f.append = true, f.rope = Rope::half_split, f.window = 60, f.q_len = 3; }),
+      cache(kHead, 320, [](F& f) { f.append = true, f.page_size = 32, f.sink_logits = true; }),
   };
 }
 
@@ -479,6 +510,7 @@ const std::vector<VerifyFeature>& verify_features() {
       {"score expression", score_settings()},
       {"one-byte KV cache", one_byte_settings()},
       {"four-bit KV cache, and scales among rows", staged_scale_settings()},
+      {"four-bit floats with scales of blocks", block_scale_settings()},
       {"append",
        {with([](F& f) { f.append = true; }), with([](F& f) { f.append = true, f.page_size = 16, f.q_len = 3; }),
         with([](F& f) { f.append = true, f.page_size = 1, f.q_len = 4, f.ragged_q = true, f.window = 60; }),

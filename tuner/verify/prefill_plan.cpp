@@ -111,6 +111,8 @@ std::vector<PrefillSetting> prefill_settings() {
   staged(KvFormat::fp8_e4m3, KvScale::in_row, 128, 4, [](F& f) { f.page_size = 16; });
   staged(KvFormat::int8, KvScale::in_row, 64, 7, [](F& f) { f.soft_cap = 30; });
   staged(KvFormat::int4, KvScale::in_row, 64, 4, [](F& f) { f.page_size = 16, f.append = true; });
+  staged(KvFormat::nvfp4, KvScale::tensor, 128, 4, [](F& f) { f.page_size = 16, f.append = true; });
+  staged(KvFormat::nvfp4, KvScale::head, 64, 8, [](F& f) { f.page_size = 16, f.window = 100, f.sink_logits = true; });
   return settings;
 }
 

@@ -155,14 +155,18 @@ bool take_group(Draw& draw, KernelSpec& spec) {
 /// Gives the spec a cache whose scales travel with its rows, without what does not go with that.
 bool take_staged_scales(Draw& draw, KernelSpec& spec) {
   Features& f = spec.features;
-  f.kv_format = draw.of({KvFormat::int4, KvFormat::int4, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
-  f.kv_scale = has_nibbles(f) && draw.chance(40) ? KvScale::token : KvScale::in_row;
+  f.kv_format = draw.of({KvFormat::int4, KvFormat::nvfp4, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8});
+  const bool nibbles = has_nibbles(f) && draw.chance(40);
+  f.kv_scale = has_block_scales(f) ? nibbles ? KvScale::head : KvScale::tensor
+               : nibbles           ? KvScale::token
+                                   : KvScale::in_row;
   f.second_cache = f.packed_kv = false;
   if (has_nibbles(f)) {
     f.latent = false;
     for (int* const columns : {&spec.head_dim, &f.v_head_dim}) *columns = (*columns + 63) / 64 * 64;
     spec.head_dim = std::min(spec.head_dim, 512);
   }
+  if (has_block_scales(f)) f.v_head_dim = 0;
   spec.load = LoadPath::cp_async;
   return true;
 }
