@@ -39,7 +39,7 @@ def _define(name, tensors, result, run, fake):
 
 
 def _out(q, v_cache, options):
-    columns = v_cache.shape[-1] * (2 if options.get("kv_dtype") == "int4" else 1)  # of which two are a byte
+    columns = v_cache.shape[-1] * (2 if options.get("kv_dtype") in ("int4", "nvfp4") else 1)  # of which two are a byte
     return q.new_empty((*q.shape[:-1], columns))
 
 
@@ -53,7 +53,8 @@ def _run_with_lse(q, k_cache, v_cache, context_lengths, page_table=None, **optio
 
 
 def _run_append(q, k_cache, v_cache, k_new, v_new, context_lengths, page_table=None, **options):
-    if any(scale is not None and len(scale.shape) == 3 for scale in (options.get("k_scale"), options.get("v_scale"))):
+    of_tokens = any(scale is not None and len(scale.shape) == 3 for scale in (options.get("k_scale"), options.get("v_scale")))
+    if of_tokens or options.get("k_block_scales") is not None:
         raise NotImplementedError("decode_append would write the scales of new tokens, which its schema does not say: call leanattn.decode")
     return _decode(q, k_cache, v_cache, context_lengths, page_table, out=_out(q, v_cache, options), k_new=k_new, v_new=v_new, **options)
 

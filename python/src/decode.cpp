@@ -159,6 +159,7 @@ constexpr std::string_view kParameters =
     "page_table: typing.Any = None, *, v_head_dim: int | None = None, scale: float | None = None, "
     "out: typing.Any = None, return_lse: bool = False, out_lse: typing.Any = None, kv_layout: str = 'HND', "
     "kv_dtype: str | None = None, k_scale: typing.Any = None, v_scale: typing.Any = None, "
+    "k_block_scales: typing.Any = None, v_block_scales: typing.Any = None, "
     "max_q_len: int | None = None, q_offsets: typing.Any = None, kv_offsets: typing.Any = None, mask: str | None = "
     "None, "
     "tree_mask: typing.Any = None, spans: typing.Any = None, window: int = 0, sink_tokens: int = 0, sink_logits: "
@@ -224,12 +225,15 @@ v_head_dim       for latent attention, where v_cache is None: values are the fir
 scale            the softmax scale; None: 1 / sqrt(head_dim), but not for latent attention
 out, out_lse     tensors to write to; out_lse is [batch, q_heads] or [batch, q_len, q_heads], fp32
 return_lse       also returns the log-sum-exp of every query row, a natural logarithm
-kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2", "int8", "int4" (head_dim / 2 bytes a row;
+kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2", "int8", "int4" or "nvfp4" (head_dim / 2 bytes a row;
                  docs/how-to/caches.md), or "fp8_ds_mla" (latent rows of 656 bytes in place of head_dim columns;
                  docs/how-to/latent.md); not needed for other caches
 k_scale, v_scale the scales of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]; of an int4
                  cache the last, with zero points in them. Where they lie among the rows, as views of the same memory,
                  rows of k_cache and v_cache are multiples of 4 bytes apart, of 16 bytes otherwise
+k_block_scales, v_block_scales
+                 of a cache of "nvfp4" the scales of 16 columns each, fp8 e4m3 or uint8, shaped as k_cache and v_cache with
+                 head_dim / 16 in place of the columns, and both with the same strides
 q_offsets        [batch + 1] int32: the query tokens of request r are q[q_offsets[r]:q_offsets[r + 1]]
 kv_offsets       [batch + 1] int32, with None as context_lengths: K and V are no cache, but [tokens, kv_heads, head_dim],
                  of which request r has k_cache[kv_offsets[r]:kv_offsets[r + 1]]; for self attention they may be q_offsets

@@ -32,6 +32,7 @@ DecodeArguments::DecodeArguments(const DecodeObjects& objects, CUstream_st* stre
   read_cache(objects);
   read_cache_format(objects);
   read_scales(objects);
+  read_block_scales(objects);
   read_masks(objects);
   read_scores(objects);
   read_new_tokens(objects);
@@ -169,7 +170,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   }
   if (k_.type() == ElementType::uint8 && wanted == LEANATTN_KV_SAME)
     bad_type("k_cache", "is uint8, which does not say what its bytes are",
-             "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\", \"int4\" or \"fp8_ds_mla\".");
+             "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\", \"int4\", \"nvfp4\" or \"fp8_ds_mla\".");
   // Rows with a format of their own are bytes, whose number is not that of the columns.
   const bool bytes = encoding.row != nullptr || encoding.bits < 8;
   k_.require_extent(columns, encoding.row_stride(problem_.head_dim),

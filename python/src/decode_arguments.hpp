@@ -20,7 +20,7 @@ class PageRows;
 struct DecodeObjects {
   nanobind::handle q, k_cache, v_cache, context_lengths, page_table, v_head_dim;
   nanobind::handle scale, out, return_lse, out_lse;
-  nanobind::handle kv_layout, kv_dtype, k_scale, v_scale;
+  nanobind::handle kv_layout, kv_dtype, k_scale, v_scale, k_block_scales, v_block_scales;
   nanobind::handle max_q_len, q_offsets, kv_offsets, mask, tree_mask, spans;
   nanobind::handle window, sink_tokens, sink_logits, soft_cap, alibi_slopes, score;
   nanobind::handle k_new, v_new, rope_table, rope;
@@ -73,6 +73,7 @@ class DecodeArguments {
   void read_cache(const DecodeObjects& objects);
   void read_cache_format(const DecodeObjects& objects);
   void read_scales(const DecodeObjects& objects);
+  void read_block_scales(const DecodeObjects& objects);
   void read_masks(const DecodeObjects& objects);
   void read_scores(const DecodeObjects& objects);
   void read_new_tokens(const DecodeObjects& objects);
@@ -94,8 +95,8 @@ class DecodeArguments {
   TensorView q_, k_;
   Optional lengths_, selection_, selected_counts_, full_lengths_, starts_;
   Optional second_k_, second_v_, second_page_table_, second_lengths_;
-  Optional v_, out_, lse_, page_table_, k_scale_, v_scale_, q_offsets_, kv_offsets_, tree_mask_, spans_, sink_logits_,
-      alibi_slopes_, k_new_, v_new_, rope_table_;
+  Optional v_, out_, lse_, page_table_, k_scale_, v_scale_, k_block_scales_, v_block_scales_, q_offsets_, kv_offsets_,
+      tree_mask_, spans_, sink_logits_, alibi_slopes_, k_new_, v_new_, rope_table_;
 };
 
 }  // namespace leanattn::python

@@ -7,6 +7,7 @@
 
 #include "decode_arguments.hpp"
 #include "errors.hpp"
+#include "generator/kv_encoding.hpp"
 #include "names.hpp"
 
 namespace leanattn::python {
@@ -74,6 +75,38 @@ void DecodeArguments::read_scales(const DecodeObjects& objects) {
   }
   if (has_k) launch_.k_scale = k_scale_->data<float>();
   if (has_v) launch_.v_scale = v_scale_->data<float>();
+}
+
+void DecodeArguments::read_block_scales(const DecodeObjects& objects) {
+  const bool has_k = read(k_block_scales_, objects.k_block_scales, "k_block_scales"),
+             has_v = read(v_block_scales_, objects.v_block_scales, "v_block_scales");
+  const int of_row = kv_encoding(static_cast<KvFormat>(problem_.kv_format)).block_scale_bytes(problem_.head_dim);
+  if (of_row == 0) {
+    if (!has_k && !has_v) return;
+    bad_value(has_k ? "k_block_scales" : "v_block_scales", "is given, but kv_dtype is not \"nvfp4\"",
+              "Leave it out: other caches have no scales of blocks.");
+  }
+  if (!has_k || !has_v)
+    bad_value(has_k ? "v_block_scales" : "k_block_scales", "is missing",
+              "Give the fp8 e4m3 scales of the blocks of 16 columns in each row of the cache.");
+  const bool head_major = number_of(kCacheLayouts, objects.kv_layout, "kv_layout") == LEANATTN_KV_CONTIGUOUS;
+  for (const TensorView* scales : {&*k_block_scales_, &*v_block_scales_}) {
+    if (scales->type() != ElementType::fp8_e4m3) scales->require_type(ElementType::uint8);
+    scales->require_rank(4, "that of k_cache, with head_dim / 16 columns");
+    for (const int dimension : {0, 1, 2}) scales->require_extent(dimension, k_.extent(dimension), "of k_cache");
+    scales->require_extent(3, of_row, "head_dim / 16");
+    scales->require_aligned_rows(given(objects.k_new), block_scale_copy_bytes(of_row));
+  }
+  for (const int i : {0, 1, 2}) {
+    if (k_block_scales_->stride(i) != v_block_scales_->stride(i))
+      bad_value("v_block_scales", fmt::format("has stride {} in dimension {}, but k_block_scales has {}",
+                                              v_block_scales_->stride(i), i, k_block_scales_->stride(i)));
+  }
+  launch_.kv_scale_stride_batch = k_block_scales_->launch_stride(0);
+  launch_.kv_scale_stride_head = k_block_scales_->launch_stride(head_major ? 1 : 2);
+  launch_.kv_scale_stride_token = k_block_scales_->launch_stride(head_major ? 2 : 1);
+  launch_.k_block_scales = k_block_scales_->data();
+  launch_.v_block_scales = v_block_scales_->data();
 }
 
 void DecodeArguments::read_masks(const DecodeObjects& objects) {

@@ -18,6 +18,8 @@ class Tensor(FakeTensor):
         return (Tensor(self.shape[1:], self.dtype) for _ in range(self.shape[0]))
 
     def __getitem__(self, index):
+        if isinstance(index, tuple) and index[0] == slice(None) and isinstance(index[1], int):  # of the second dimension
+            return self._part((self.shape[0], *self.shape[2:]), (self.strides[0], *self.strides[2:]), index[1] * self.strides[1])
         if not (isinstance(index, tuple) and index[0] is Ellipsis):
             return self
         if isinstance(index[1], int):  # one column
@@ -34,6 +36,12 @@ class Tensor(FakeTensor):
         made = self._part((*self.shape[:-1], self.shape[-1] // 4), tuple(stride // 4 for stride in self.strides[:-1]) + (1,), 0)
         made.dtype = dtype
         return made
+
+    def unflatten(self, dimension, sizes):
+        inner = [self.strides[dimension]]
+        for size in reversed(sizes[1:]):
+            inner.insert(0, inner[0] * size)
+        return self._part((*self.shape[:dimension], *sizes, *self.shape[dimension + 1:]), (*self.strides[:dimension], *inner, *self.strides[dimension + 1:]), 0)
 
     def transpose(self, a, b):
         order = list(range(len(self.shape)))

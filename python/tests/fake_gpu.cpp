@@ -100,6 +100,8 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   POINTER(sink_logits);
   POINTER(k_scale);
   POINTER(v_scale);
+  POINTER(k_block_scales);
+  POINTER(v_block_scales);
   POINTER(k_new);
   POINTER(v_new);
   POINTER(rope_table);

@@ -337,6 +337,61 @@ def test_what_four_bit_rows_need_is_named(engine, changed, named):
     assert fake.launches() == []
 
 
+def pages_of_nvfp4(layout="HND"):
+    """decode()'s arguments for pages as vLLM and FlashInfer lay them: K, the scales of its blocks, V, and its scales."""
+    data, scales, slots = HEAD_DIM // 2, HEAD_DIM // 16, KV_HEADS * 16
+    side = slots * (data + scales)
+
+    def view(columns, at, dtype):
+        shape, strides = ((KV_HEADS, 16), (16 * columns, columns)) if layout == "HND" else ((16, KV_HEADS), (KV_HEADS * columns, columns))
+        return FakeTensor((40, *shape, columns), dtype, strides=(2 * side, *strides, 1), offset=at)
+
+    made = {name: view(data, at, "uint8") for name, at in (("k_cache", 0), ("v_cache", side))}
+    made |= {name: view(scales, at + slots * data, "fp8_e4m3") for name, at in (("k_block_scales", 0), ("v_block_scales", side))}
+    return {**inputs(), **made, "page_table": FakeTensor((BATCH, 9), "int32"), "kv_layout": layout, "kv_dtype": "nvfp4"}
+
+
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+@pytest.mark.parametrize("scale", [None, (1,), (KV_HEADS,)])
+def test_pages_of_nvfp4_are_taken_as_vllm_lays_them(engine, layout, scale):
+    given = pages_of_nvfp4(layout) | ({} if scale is None else {name: FakeTensor(scale, "fp32") for name in ("k_scale", "v_scale")})
+    o, launch = decoded(engine, **given)
+    arguments, page = launch["arguments"], 2 * KV_HEADS * 16 * (HEAD_DIM // 2 + HEAD_DIM // 16)
+    assert o.shape == (BATCH, Q_HEADS, HEAD_DIM)
+    for name in ("k", "v"):
+        assert [arguments[name], arguments[f"{name}_block_scales"]] == [given[f"{name}_cache"].data, given[f"{name}_block_scales"].data]
+        assert arguments[f"{name}_scale"] == (given[f"{name}_scale"].data if scale else 0)
+    for prefix, columns in (("k", HEAD_DIM // 2), ("v", HEAD_DIM // 2), ("kv_scale", HEAD_DIM // 16)):
+        token, head = (columns, 16 * columns) if layout == "HND" else (KV_HEADS * columns, columns)
+        assert [arguments[f"{prefix}_stride_{of}"] for of in ("batch", "token", "head")] == [page, token, head]
+    assert ("_nv4h_" if scale == (KV_HEADS,) and KV_HEADS > 1 else "_nv4_") in launch["kernel"]
+
+
+def test_new_rows_are_quantised_into_blocks(engine):
+    new = {name: FakeTensor((BATCH, KV_HEADS, HEAD_DIM)) for name in ("k_new", "v_new")}
+    given = pages_of_nvfp4()
+    _, launch = decoded(engine, **given, **new)
+    arguments = launch["arguments"]
+    assert "_nv4_app_" in launch["kernel"] and (arguments["k_new"], arguments["v_block_scales"]) == (new["k_new"].data, given["v_block_scales"].data)
+
+
+BLOCKS = (40, KV_HEADS, 16, HEAD_DIM // 16)
+
+
+@pytest.mark.parametrize("changed, error, named", [
+    ({"k_block_scales": None}, ValueError, "k_block_scales is missing"), ({"v_block_scales": None}, ValueError, "v_block_scales is missing"),
+    ({"k_block_scales": FakeTensor(BLOCKS, "fp32")}, TypeError, "k_block_scales"), ({"k_block_scales": FakeTensor(BLOCKS[1:], "uint8")}, ValueError, "k_block_scales"),
+    ({"v_block_scales": FakeTensor((*BLOCKS[:3], 3), "uint8")}, ValueError, "head_dim / 16"), ({"v_block_scales": FakeTensor((39, *BLOCKS[1:]), "uint8")}, ValueError, "of k_cache"),
+    ({"v_block_scales": FakeTensor(BLOCKS, "uint8")}, ValueError, "v_block_scales has stride"),
+    ({"k_block_scales": FakeTensor(BLOCKS, "uint8", offset=2)}, ValueError, "multiple of"),
+    ({"kv_dtype": "int4"}, ValueError, "k_block_scales is given"), ({"k_cache": FakeTensor((*BLOCKS[:3], HEAD_DIM), "uint8")}, ValueError, "bytes of a row"),
+    ({name: FakeTensor((40, KV_HEADS, 16), "fp32") for name in ("k_scale", "v_scale")}, leanattn.Unsupported, "a cache of nvfp4 with a scale per token")])
+def test_what_blocks_with_scales_need_is_named(engine, changed, error, named):
+    with pytest.raises(error, match=named):
+        leanattn.decode(**(pages_of_nvfp4() | changed), engine=engine)
+    assert fake.launches() == []
+
+
 def test_append_and_rotation(engine):
     new = {name: FakeTensor((BATCH, KV_HEADS, HEAD_DIM), strides=(12 * HEAD_DIM, HEAD_DIM, 1)) for name in ("k_new", "v_new")}
     table = FakeTensor((CONTEXT, HEAD_DIM), "fp32")

@@ -61,15 +61,17 @@ def test_a_captured_launch_serves_any_mix_of_prefill_and_decode(operators, name)
 
 
 def test_an_operator_writes_nothing_that_its_schema_does_not_say(operators):
-    """New rows of caches with scales of tokens would write these scales, too."""
+    """New rows of caches with scales of tokens or of blocks would write these scales, too."""
     pools, new = [FastTensor((40, KV_HEADS, 16, HEAD_DIM // 2), "uint8") for _ in range(2)], [FastTensor((3, KV_HEADS, HEAD_DIM)) for _ in range(2)]
     q, lengths, table = FastTensor((3, Q_HEADS, HEAD_DIM)), FastTensor((3,), "int32"), FastTensor((3, 9), "int32")
-    options = {"kv_dtype": "int4", **{name: FastTensor((40, KV_HEADS, 16), "fp32") for name in ("k_scale", "v_scale")}}
-    assert operators["decode"](q, *pools, lengths, table, **options).shape == q.shape  # two columns of V are a byte
-    before = len(fake.launches())
-    with pytest.raises(NotImplementedError, match="leanattn.decode"):
-        operators["decode_append"](q, *pools, *new, lengths, table, **options)
-    assert len(fake.launches()) == before
+    int4 = {"kv_dtype": "int4", **{name: FastTensor((40, KV_HEADS, 16), "fp32") for name in ("k_scale", "v_scale")}}
+    nvfp4 = {"kv_dtype": "nvfp4", **{f"{of}_block_scales": FastTensor((40, KV_HEADS, 16, HEAD_DIM // 16), "uint8") for of in ("k", "v")}}
+    for options in (int4, nvfp4):
+        assert operators["decode"](q, *pools, lengths, table, **options).shape == q.shape  # two columns of V are a byte
+        before = len(fake.launches())
+        with pytest.raises(NotImplementedError, match="leanattn.decode"):
+            operators["decode_append"](q, *pools, *new, lengths, table, **options)
+        assert len(fake.launches()) == before
 
 
 @pytest.mark.parametrize("name", ["decode", "decode_with_lse", "decode_append"])

@@ -103,7 +103,7 @@ import leanattn.torch
 """
     options = (
         "Tensor? context_lengths, Tensor? page_table=None, *, "
-        'float? scale=None, str kv_layout="HND", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None, int? max_q_len=None, '
+        'float? scale=None, str kv_layout="HND", str? kv_dtype=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? k_block_scales=None, Tensor? v_block_scales=None, int? max_q_len=None, '
         "Tensor? q_offsets=None, Tensor? kv_offsets=None, str? mask=None, Tensor? tree_mask=None, Tensor? spans=None, int window=0, int sink_tokens=0, Tensor? sink_logits=None, "
         "float soft_cap=0.0, Tensor? alibi_slopes=None, str? score=None, Tensor? rope_table=None, str? rope=None, Tensor? selection=None, "
         "Tensor? selected_counts=None, int? selection_block=None, Tensor? second_k_cache=None, Tensor? second_v_cache=None, "

@@ -74,6 +74,9 @@ const Features kFeatures[] = {
     {.page_size = 16, .kv_format = KvFormat::fp8_e4m3, .kv_scale = KvScale::in_row},
     {.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row, .append = true},
     {.q_len = 2, .kv_format = KvFormat::int8, .kv_scale = KvScale::in_row, .append = true},
+    {.page_size = 16, .kv_format = KvFormat::nvfp4},
+    {.q_len = 3, .ragged_q = true, .window = 100, .kv_format = KvFormat::nvfp4, .kv_scale = KvScale::head},
+    {.page_size = 16, .kv_format = KvFormat::nvfp4, .append = true},
 };
 
 constexpr int kPrompt = 4096;

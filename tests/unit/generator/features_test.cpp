@@ -37,9 +37,9 @@ Features any_features() {
   f.soft_cap = sometimes(rc::gen::element(0.001, 15.5, 30.0, 50.0, 1e6), 0.0);
   f.alibi = sometimes(rc::gen::arbitrary<bool>(), false);
   f.score = sometimes(rc::gen::element<std::string>("score * 2", "score - 0.1f * (q_index - kv_index)"), std::string());
-  f.kv_format = sometimes(
-      rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla, KvFormat::int4),
-      KvFormat::same);
+  f.kv_format = sometimes(rc::gen::element(KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla,
+                                           KvFormat::int4, KvFormat::nvfp4),
+                          KvFormat::same);
   f.kv_scale = sometimes(rc::gen::element(KvScale::head, KvScale::token, KvScale::in_row), KvScale::tensor);
   f.v_head_dim = sometimes(rc::gen::element(16, 64, 512), 0);
   f.append = sometimes(rc::gen::arbitrary<bool>(), false);
@@ -257,6 +257,12 @@ TEST(Features, ValuesOutOfTheirDomainAreRefusedWithTheirNameAndAWayOut) {
       {{.kv_format = KvFormat::int4, .kv_scale = KvScale::token, .context_parallel = 2},
        ErrorCode::unsupported,
        "a cache whose scales travel with its rows with context_parallel 2"},
+      {{.kv_format = KvFormat::nvfp4, .context_parallel = 2},
+       ErrorCode::unsupported,
+       "a cache whose scales travel with its rows with context_parallel 2"},
+      {{.page_size = 16, .kv_format = KvFormat::nvfp4, .selection_block = 1, .second_cache = true},
+       ErrorCode::unsupported,
+       "a kv_format that has scales with second_cache"},
       {{.context_parallel = 0}, ErrorCode::invalid_argument, "context_parallel is 0"},
       {{.context_parallel = 9}, ErrorCode::invalid_argument, "context_parallel is 9"},
       {{.context_parallel = 2, .context_interleave = 24}, ErrorCode::invalid_argument, "context_interleave is 24"},
@@ -306,6 +312,7 @@ TEST(Features, TheNameHasAPartForEachInOneOrder) {
   EXPECT_EQ(features_name({.rope = Rope::half_split, .batch_invariant = true}), "_rh0_inv");
   EXPECT_EQ(features_name({.kv_format = KvFormat::int8, .kv_scale = KvScale::token, .v_head_dim = 64}), "_i8t_v64");
   EXPECT_EQ(features_name({.page_size = 16, .kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}), "_p16_i4r");
+  EXPECT_EQ(features_name({.kv_format = KvFormat::nvfp4, .kv_scale = KvScale::head}), "_nv4h");
 }
 
 /// A value that is not the default.

@@ -574,6 +574,44 @@ TEST(KernelSpec, ScalesTravelWithTheRowsOfTheirTokensOnOneLoadPath) {
             "a cache of int4 with head_dim 80 and v_head_dim 80");
 }
 
+TEST(KernelSpec, ScalesOfBlocksTravelWithTheRowsOnOneLoadPath) {
+  KernelSpec spec{.group = 2, .load = LoadPath::cp_async, .warps = 2, .stages = 2};
+  spec.features = {.page_size = 16, .kv_format = KvFormat::nvfp4};
+  for (const Arch arch : {Arch{8, 0, false}, Arch{8, 9, false}, Arch{9, 0, true}, Arch{10, 0, true}}) {
+    for (const int head_dim : {64, 128, 192, 256, 512}) {
+      spec.arch = arch, spec.head_dim = head_dim;
+      for (const bool append : {false, true}) {
+        spec.features.append = append;
+        const auto valid = validate(spec);
+        ASSERT_TRUE(valid) << valid.error().message;
+      }
+    }
+  }
+  spec = {.group = 2, .load = LoadPath::cp_async};
+  spec.features = {.page_size = 16, .kv_format = KvFormat::nvfp4};
+  EXPECT_EQ(cache_token_bytes(spec), 128);
+  KernelSpec without = spec;
+  without.features.kv_format = KvFormat::int4, without.features.kv_scale = KvScale::token;
+  // For a row of 8 bytes of each token of K and of V, and a skew of two rows behind each quarter of them; int4 has a
+  // word of each.
+  const int more = (2 * 8 * (spec.warp_tokens + 8) - 2 * 4 * spec.warp_tokens) * spec.stages * spec.warps;
+  EXPECT_EQ(layout_of(spec).shared_bytes, layout_of(without).shared_bytes + more);
+  const auto why_not = [&](auto change) {
+    KernelSpec changed = spec;
+    change(changed);
+    const auto valid = validate(changed);
+    return valid ? std::string() : valid.error().message;
+  };
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+    EXPECT_EQ(why_not([&](KernelSpec& s) {
+                s.load = load, s.stages = loads_to_registers(load) ? 1 : 2, s.group = load == LoadPath::vector ? 1 : 2;
+              }),
+              "load path " + std::string(to_string(load)) + " with KV format nvfp4 and kv_scale tensor");
+  }
+  EXPECT_EQ(why_not([](KernelSpec& s) { s.pdl = true; }),
+            "programmatic dependent launch with KV format nvfp4 and kv_scale tensor");
+}
+
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {
   KernelSpec spec{.group = 32, .load = LoadPath::tensor, .warps = 4};
   EXPECT_FALSE(layout_of(spec).family->query_rows_lead);

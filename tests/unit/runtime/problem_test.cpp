@@ -279,6 +279,37 @@ TEST(Problem, ACacheOfFourBitElementsIsRefusedByWhatItCannotBe) {
             "a cache whose scales travel with its rows with context_parallel 2");
 }
 
+TEST(Problem, ACacheOfFourBitFloatsIsRefusedByWhatItCannotBe) {
+  const DecodeProblem blocks{.features = {.page_size = 16, .kv_format = KvFormat::nvfp4}};
+  for (const int head_dim : {64, 128, 256}) {
+    DecodeProblem other = blocks;
+    other.head_dim = head_dim;
+    EXPECT_TRUE(validate(other)) << head_dim;
+    other.features.kv_scale = KvScale::head, other.features.append = other.features.sink_logits = true;
+    EXPECT_TRUE(validate(other)) << head_dim;
+  }
+  const auto refused = [&](auto change) {
+    DecodeProblem changed = blocks;
+    change(changed);
+    const auto ok = validate(changed);
+    EXPECT_EQ(code_of(ok), ErrorCode::unsupported);
+    return ok ? std::string() : ok.error().message;
+  };
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.kv_scale = KvScale::token; }),
+            "a cache of nvfp4 with a scale per token");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.kv_scale = KvScale::in_row; }),
+            "a cache of nvfp4 with a scale per in_row");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.head_dim = 96; }), "a cache of nvfp4 with head_dim 96 and v_head_dim 96");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.v_head_dim = 64; }),
+            "a cache of nvfp4 with head_dim 128 and v_head_dim 64");
+  EXPECT_EQ(refused([](DecodeProblem& p) { p.features.latent = true, p.kv_heads = 1; }),
+            "a cache of nvfp4 that is latent");
+  EXPECT_EQ(refused([](DecodeProblem& p) {
+              p.features.page_size = 0, p.features.packed_kv = p.features.ragged_q = true, p.features.q_len = 4;
+            }),
+            "a cache of nvfp4 with packed_kv");
+}
+
 TEST(Problem, WhereNothingSaysWhatHasAScaleTheFormatDoes) {
   const auto scale_of = [](KvFormat format, KvScale asked) {
     return canonical(DecodeProblem{.features = {.kv_format = format, .kv_scale = asked}}).features.kv_scale;
@@ -286,7 +317,8 @@ TEST(Problem, WhereNothingSaysWhatHasAScaleTheFormatDoes) {
   EXPECT_EQ(scale_of(KvFormat::int4, {}), KvScale::in_row);
   EXPECT_EQ(scale_of(KvFormat::int4, KvScale::token), KvScale::token);
   EXPECT_EQ(scale_of(KvFormat::int4, KvScale::head), KvScale::head);  // which is refused
-  for (const KvFormat format : {KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla})
+  for (const KvFormat format :
+       {KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::fp8_ds_mla, KvFormat::nvfp4})
     EXPECT_EQ(scale_of(format, {}), KvScale::tensor) << to_string(format);
   // Every interface asks by it.
   const DecodeProblem nibbles{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}};
@@ -304,6 +336,7 @@ TEST(KvBytes, FollowFormatWidthsAndWindow) {
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.kv_format = KvFormat::fp8_e5m2}}, shape), rows * 256);
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::token}}, shape),
             rows * 128);
+  EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.kv_format = KvFormat::nvfp4}}, shape), rows * 128);
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.v_head_dim = 64}}, shape), rows * 2 * (128 + 64));
   EXPECT_EQ(kv_bytes(DecodeProblem{.features = {.window = 100, .kv_format = KvFormat::int8}}, shape),
             2 * 100 * 8 * 256);
@@ -343,13 +376,14 @@ TEST(KvBytes, CountWhatRequestsShareOnce) {
             (10 + 100 + 60 + 40 + 100) * token);
 }
 
-TEST(KvBytes, OfScalesAreTwoFloatsForEachTokenAndHead) {
+TEST(KvBytes, OfScalesAreTwoFloatsForEachTokenAndHeadOrOneByteForEachBlock) {
   const std::vector<int> contexts{100, 28};
   const RequestLengths lengths{.context_lengths = contexts};
   const DecodeProblem by_token{.features = {.kv_format = KvFormat::int8, .kv_scale = KvScale::token}};
   EXPECT_EQ(kv_scale_bytes(by_token, lengths), 128 * 8 * 8);
   const DecodeProblem in_rows{.features = {.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}};
   EXPECT_EQ(kv_scale_bytes(in_rows, lengths), 128 * 8 * 8);
+  EXPECT_EQ(kv_scale_bytes({.features = {.kv_format = KvFormat::nvfp4}}, lengths), 128 * 8 * 2 * 8);
   EXPECT_EQ(kv_scale_bytes({.features = {.kv_format = KvFormat::int8}}, lengths), 0);
   EXPECT_EQ(kv_scale_bytes({}, lengths), 0);
 }

@@ -189,7 +189,7 @@ TEST(Abi, MergeArgs) {
 }
 
 TEST(Abi, DecodeArgs) {
-  EXPECT_EQ(sizeof(leanattn_decode_args), 480u);
+  EXPECT_EQ(sizeof(leanattn_decode_args), 496u);
   EXPECT_FIELD(leanattn_decode_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_decode_args, q, 8, 8);
   EXPECT_FIELD(leanattn_decode_args, k, 16, 8);
@@ -255,6 +255,8 @@ TEST(Abi, DecodeArgs) {
   EXPECT_FIELD(leanattn_decode_args, reserved3, 460, 4);
   EXPECT_FIELD(leanattn_decode_args, spans, 464, 8);
   EXPECT_FIELD(leanattn_decode_args, kv_offsets, 472, 8);
+  EXPECT_FIELD(leanattn_decode_args, k_block_scales, 480, 8);
+  EXPECT_FIELD(leanattn_decode_args, v_block_scales, 488, 8);
 }
 
 TEST(Abi, GroupOptions) {
@@ -311,6 +313,7 @@ TEST(Abi, EnumeratorsOfFeaturesKeepTheirValues) {
   EXPECT_EQ(LEANATTN_KV_INT8, 3);
   EXPECT_EQ(LEANATTN_KV_FP8_DS_MLA, 4);
   EXPECT_EQ(LEANATTN_KV_INT4, 5);
+  EXPECT_EQ(LEANATTN_KV_NVFP4, 6);
   EXPECT_EQ(LEANATTN_ROPE_NONE, 0);
   EXPECT_EQ(LEANATTN_ROPE_HALF_SPLIT, 1);
   EXPECT_EQ(LEANATTN_ROPE_INTERLEAVED, 2);

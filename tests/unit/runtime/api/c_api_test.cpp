@@ -386,7 +386,7 @@ TEST_F(CApi, FeaturesOutOfTheirDomainAreRefusedByName) {
   const Case cases[] = {
       {[](leanattn_problem& p) { p.query_mask = 3; }, LEANATTN_INVALID_ARGUMENT, "query_mask is 3"},
       {[](leanattn_problem& p) { p.query_mask = -1; }, LEANATTN_INVALID_ARGUMENT, "query_mask is -1"},
-      {[](leanattn_problem& p) { p.kv_format = 6; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 6"},
+      {[](leanattn_problem& p) { p.kv_format = 7; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 7"},
       {[](leanattn_problem& p) { p.kv_scale = 4; }, LEANATTN_INVALID_ARGUMENT, "kv_scale is 4"},
       {[](leanattn_problem& p) { p.rope = 3; }, LEANATTN_INVALID_ARGUMENT, "rope is 3"},
       {[](leanattn_problem& p) { p.rope_dim = 64; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 64"},
@@ -511,6 +511,7 @@ TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
   args.k_new = reinterpret_cast<void*>(0x80), args.v_new = reinterpret_cast<void*>(0x90);
   args.rope_table = reinterpret_cast<float*>(0xa0), args.spans = reinterpret_cast<std::int32_t*>(0xb0);
   args.kv_offsets = reinterpret_cast<std::int32_t*>(0xc0);
+  args.k_block_scales = reinterpret_cast<void*>(0xd0), args.v_block_scales = reinterpret_cast<void*>(0xe0);
   args.k_new_stride_batch = 9, args.k_new_stride_token = 10, args.k_new_stride_head = 11;
   args.v_new_stride_batch = 12, args.v_new_stride_token = 13, args.v_new_stride_head = 14;
   const leanattn_decode_args c_args = detail::to_c(args);
@@ -519,6 +520,8 @@ TEST_F(CApi, TheCxxProblemAndArgumentsAreTheCOnesFieldByField) {
   EXPECT_EQ(c_args.rope_table, args.rope_table);
   EXPECT_EQ(c_args.spans, args.spans);
   EXPECT_EQ(c_args.kv_offsets, args.kv_offsets);
+  EXPECT_EQ(c_args.k_block_scales, args.k_block_scales);
+  EXPECT_EQ(c_args.v_block_scales, args.v_block_scales);
   EXPECT_EQ(c_args.k_new_stride_batch, 9);
   EXPECT_EQ(c_args.k_new_stride_token, 10);
   EXPECT_EQ(c_args.k_new_stride_head, 11);

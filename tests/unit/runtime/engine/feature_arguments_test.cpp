@@ -467,6 +467,39 @@ TEST_F(FeatureArguments, RowsWithScalesInThemHoldAllFourPartsBehindEachOther) {
   refuses("v_scale is null", [&] { args.v_scale = nullptr; });
 }
 
+TEST_F(FeatureArguments, PagesOfFourBitFloatsHoldTheScalesOfBlocksBesideKAndV) {
+  // As vLLM and FlashInfer lay them: of all heads and slots K, its scales, V, and its scales.
+  constexpr int kHeads = 8, kSlots = 16 * kHeads, kSide = kSlots * (64 + 8);
+  make_paged();
+  features().kv_format = KvFormat::nvfp4, features().page_size = 16;
+  args.k = at(0x20000), args.k_block_scales = at(0x20000 + kSlots * 64);
+  args.v = at(0x20000 + kSide), args.v_block_scales = at(0x20000 + kSide + kSlots * 64);
+  args.k_stride_batch = args.v_stride_batch = args.kv_scale_stride_batch = 2 * kSide;
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.k_stride_token, 64);
+  EXPECT_EQ(block.v_stride_head, 16 * 64);
+  EXPECT_EQ(block.kv_scale_stride_token, 8);
+  EXPECT_EQ(block.kv_scale_stride_head, 16 * 8);
+  EXPECT_EQ(block.kv_scale_stride_batch, 2 * kSide);
+  EXPECT_EQ(block.k_block_scales, args.k_block_scales);
+  EXPECT_EQ(block.v_block_scales, args.v_block_scales);
+  refuses("k_block_scales is null", [&] { args.k_block_scales = nullptr; });
+  refuses("v_block_scales is null", [&] { args.v_block_scales = nullptr; });
+  refuses("v_block_scales is 0x20004, which is not a multiple of 8 bytes", [&] { args.v_block_scales = at(0x20004); });
+  refuses("v is 0x20008, which is not a multiple of 16 bytes", [&] { args.v = at(0x20008); });
+  refuses("kv_scale_stride_token is 4 elements, less than the scales of a row, 8",
+          [&] { args.kv_scale_stride_token = 4; });
+  refuses("kv_scale_stride_head is 132 elements, not a multiple of 8 (8 bytes)",
+          [&] { args.kv_scale_stride_head = 132; });
+  args.k_scale = at<float>(0x8004), args.v_scale = at<float>(0x9004);  // may be null or not
+  EXPECT_EQ(bound().k_scale, args.k_scale);
+  features().kv_format = KvFormat::fp8_e4m3;
+  args.k_stride_batch = args.v_stride_batch = args.kv_scale_stride_batch = 0;
+  args.k_block_scales = args.v_block_scales = nullptr;
+  refuses("k_block_scales is given, but this plan's problem has not the kv_format nvfp4",
+          [&] { args.k_block_scales = at(0x20000); });
+}
+
 TEST_F(FeatureArguments, DenseRowsOfFourBitElementsAreHalfAsManyBytes) {
   features().kv_format = KvFormat::int4, features().kv_scale = KvScale::token;
   args.k_scale = at<float>(0x8004), args.v_scale = at<float>(0x9004);

@@ -17,7 +17,7 @@ namespace {
 /// Problems whose caches take more than their tokens do.
 std::vector<DecodeProblem> problems() {
   const DecodeProblem dense{.q_heads = 16, .kv_heads = 2, .head_dim = 128};
-  std::vector<DecodeProblem> all(9, dense);
+  std::vector<DecodeProblem> all(11, dense);
   all[1].features.page_size = 16;
   all[2].features.page_size = 16, all[2].features.v_head_dim = 64;
   all[3].layout = KvLayout::strided;
@@ -31,6 +31,8 @@ std::vector<DecodeProblem> problems() {
   all[6].features.kv_format = KvFormat::fp8_e4m3;
   all[7].features.kv_format = KvFormat::int4;
   all[8].features.kv_format = KvFormat::int4, all[8].features.kv_scale = KvScale::token;
+  all[9].features.kv_format = all[10].features.kv_format = KvFormat::nvfp4;
+  all[10].features.page_size = 16;
   return all;
 }
 

@@ -52,8 +52,12 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
         std::bit_cast<std::uint32_t>(data_kv_scale(DataKind::uniform, kSeed, tensor, f, request, c.kv_head, token));
     return (byte - static_cast<int>(word % 16)) * static_cast<double>(std::bit_cast<float>(word - word % 16));
   }
-  return byte_value(kv_encoding(f).element, byte) *
-         static_cast<double>(data_kv_scale(DataKind::uniform, kSeed, tensor, f, request, c.kv_head, token));
+  const double value =
+      byte_value(kv_encoding(f).element, byte) *
+      static_cast<double>(data_kv_scale(DataKind::uniform, kSeed, tensor, f, request, c.kv_head, token));
+  return f.kv_format == KvFormat::nvfp4 ? value * data_block_scale(DataKind::uniform, kSeed, tensor, f, request,
+                                                                   c.kv_head, token, column / 16 * 16)
+                                        : value;
 }
 
 /// Attention in the order of the definition. Exponentials are not shifted, because the scores are small.
@@ -218,7 +222,7 @@ TEST(OracleFeatures, SharedTokensAreWholePagesOfTheFirstRequest) {
 
 TEST(OracleFeatures, OnesGiveOneAndAScoreFarBelowZero) {
   for (const KvFormat format :
-       {KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::int4}) {
+       {KvFormat::same, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::int8, KvFormat::int4, KvFormat::nvfp4}) {
     const KvScale scale = format == KvFormat::int4 ? KvScale::in_row : KvScale::tensor;
     const DecodeProblem problem{
         .q_heads = 1, .kv_heads = 1, .head_dim = 64, .features = {.kv_format = format, .kv_scale = scale}};

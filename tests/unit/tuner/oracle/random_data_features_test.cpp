@@ -178,6 +178,104 @@ TEST(FeatureData, FourBitRowsHaveAllZeroPointsAndWhatCancelsBesideThem) {
   }
 }
 
+/// The definition of e2m1: a sign, two bits of exponent with a bias of 1, and one of mantissa.
+double fp4_by_definition(int code) {
+  const int exponent = code >> 1 & 3, fraction = code & 1;
+  const double size = exponent == 0 ? fraction / 2.0 : std::ldexp(1 + fraction / 2.0, exponent - 1);
+  return code >= 8 ? -size : size;
+}
+
+/// What FlashInfer's writer stores of a block (include/flashinfer/page.cuh): elements, and the byte of the scale.
+std::pair<std::vector<int>, int> quantised_block(const std::vector<float>& values, float unit) {
+  float largest = 0;
+  for (const float value : values) largest = std::fmax(largest, std::abs(value));
+  const auto nearest = [](float value, auto by_definition, int count) {
+    int best = 0;  // the smaller one of two that are as near, unless that is odd
+    for (int i = 1; i < count; ++i) {
+      const double distance = std::abs(by_definition(i) - value), other = std::abs(by_definition(best) - value);
+      if (distance < other || (distance == other && best % 2 == 1)) best = i;
+    }
+    return best;
+  };
+  const int scale = nearest(
+      largest / (6.0f * unit), [](int i) { return byte_value(KvElement::fp8_e4m3, static_cast<std::uint8_t>(i)); },
+      127);
+  const float factor =
+      scale > 0 ? 1.0f / (static_cast<float>(byte_value(KvElement::fp8_e4m3, static_cast<std::uint8_t>(scale))) * unit)
+                : 0.0f;
+  std::vector<int> elements;
+  for (const float value : values)
+    elements.push_back(nearest(std::abs(value * factor), fp4_by_definition, 8) + (std::signbit(value) ? 8 : 0));
+  return {elements, scale};
+}
+
+TEST(Fp4Format, BitsHaveTheValuesOfTheirDefinition) {
+  for (int code = 0; code < 16; ++code) {
+    const auto bits = static_cast<std::uint8_t>(code);
+    EXPECT_EQ(byte_value(KvElement::fp4_e2m1, bits), fp4_by_definition(code));
+    EXPECT_EQ(byte_of(KvElement::fp4_e2m1, static_cast<float>(fp4_by_definition(code))), code);
+  }
+  EXPECT_EQ(fp4_by_definition(7), 6);
+  const std::pair<float, int> rounded[] = {{.25f, 0},  {.26f, 1},   {.75f, 2},  {1.25f, 2}, {1.75f, 4},
+                                           {2.5f, 4},  {3.5f, 6},   {5, 6},     {5.1f, 7},  {100, 7},
+                                           {-.25f, 8}, {-1.3f, 11}, {-3.5f, 14}};
+  for (const auto& [value, code] : rounded) EXPECT_EQ(byte_of(KvElement::fp4_e2m1, value), code) << value;
+}
+
+TEST(FeatureData, BlocksHaveScalesOfAllSizesAndValuesOfA16BitCache) {
+  for (const KvScale scale : {KvScale::tensor, KvScale::head}) {
+    const Features features{.kv_format = KvFormat::nvfp4, .kv_scale = scale};
+    std::set<double> scales;
+    std::set<int> codes;
+    for (std::uint64_t seed = 0; seed < 60; ++seed) {
+      for (int token = 0; token < 8; ++token) {
+        for (int column = 0; column < 128; ++column) {
+          const double block = data_block_scale(DataKind::uniform, seed, DataTensor::v, features, 1, 2, token, column);
+          const auto code =
+              data_byte(DataKind::uniform, seed, DataTensor::v, KvElement::fp4_e2m1, 1, 2, token, column, 128);
+          const double unit = data_kv_scale(DataKind::uniform, seed, DataTensor::v, features, 1, 2, token);
+          EXPECT_EQ(block,
+                    data_block_scale(DataKind::uniform, seed, DataTensor::v, features, 1, 2, token, column / 16 * 16));
+          EXPECT_LT(std::abs(fp4_by_definition(code) * block * unit), 2 * 1.74 * 1.5);
+          scales.insert(block), codes.insert(code);
+        }
+      }
+    }
+    EXPECT_GT(scales.size(), 110u) << "nearly all of the 126 that are not 0";
+    EXPECT_EQ(*scales.begin(), std::ldexp(1.0, -9));
+    EXPECT_EQ(*scales.rbegin(), 448);
+    EXPECT_EQ(codes.size(), 16u);
+  }
+}
+
+TEST(FeatureData, WrittenBlocksAreWhatQuantisingThemGives) {
+  for (const KvScale scale : {KvScale::tensor, KvScale::head}) {
+    const Features features{.kv_format = KvFormat::nvfp4, .kv_scale = scale};
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      for (const DataTensor tensor : {DataTensor::k, DataTensor::v}) {
+        const float unit = data_kv_scale(DataKind::written, seed, tensor, features, 1, 2, 0);
+        for (int token = 0; token < 8; ++token) {
+          for (int block = 0; block < 4; ++block) {
+            const double scale_of =
+                data_block_scale(DataKind::written, seed, tensor, features, 1, 2, token, block * 16);
+            std::vector<int> codes;
+            std::vector<float> values;
+            for (int column = block * 16; column < block * 16 + 16; ++column) {
+              codes.push_back(data_byte(DataKind::written, seed, tensor, KvElement::fp4_e2m1, 1, 2, token, column, 64));
+              values.push_back(static_cast<float>(value_of(
+                  DType::bf16,
+                  bits_of(DType::bf16, static_cast<float>(fp4_by_definition(codes.back()) * scale_of * unit)))));
+            }
+            const auto [elements, byte] = quantised_block(values, unit);
+            EXPECT_EQ(elements, codes);
+            EXPECT_EQ(byte_value(KvElement::fp8_e4m3, static_cast<std::uint8_t>(byte)), scale_of);
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(FeatureData, WrittenRowsAreWhatQuantisingThemGives) {
   constexpr int kColumns = 64;
   for (const auto& [format, largest] : {std::pair(KvFormat::int4, 15.0), std::pair(KvFormat::fp8_e4m3, 448.0),

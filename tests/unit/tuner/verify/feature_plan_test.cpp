@@ -68,6 +68,8 @@ const std::set<std::string> kAllFeatures{"pages",
                                          "int8 per in_row",
                                          "int4 per token",
                                          "int4 per in_row",
+                                         "nvfp4 per tensor",
+                                         "nvfp4 per head",
                                          "V size",
                                          "head size"};
 /// Rows with a format of their own have kernels on one architecture.

@@ -52,7 +52,9 @@ TEST(VerifyPrefill, KernelsHaveHeadsPagesMasksAndFeatures) {
     EXPECT_EQ(staged, (std::set<std::pair<KvFormat, KvScale>>{{KvFormat::int4, KvScale::in_row},
                                                               {KvFormat::int4, KvScale::token},
                                                               {KvFormat::fp8_e4m3, KvScale::in_row},
-                                                              {KvFormat::int8, KvScale::in_row}}));
+                                                              {KvFormat::int8, KvScale::in_row},
+                                                              {KvFormat::nvfp4, KvScale::tensor},
+                                                              {KvFormat::nvfp4, KvScale::head}}));
   }
 }
 
