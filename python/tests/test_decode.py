@@ -287,6 +287,8 @@ def rows_of_vllm(data_bytes, dtype="uint8"):
     strides, words = (16 * KV_HEADS * row, KV_HEADS * row, row, 1), (16 * KV_HEADS * row // 4, row // 4, KV_HEADS * row // 4)
     made = {name: FakeTensor(pool, dtype, strides=strides, offset=at) for name, at in (("k_cache", 0), ("v_cache", data_bytes + 4))}
     made |= {name: FakeTensor((40, KV_HEADS, 16), "fp32", strides=words, offset=at) for name, at in (("k_scale", data_bytes // 4), ("v_scale", row // 4 - 1))}
+    for tensor in made.values():  # views of one tensor, which begins where k_cache does
+        tensor.memory, tensor.data = made["k_cache"].memory, made["k_cache"].data + tensor.data % 256
     return {**inputs(), **made, "page_table": FakeTensor((BATCH, 9), "int32"), "kv_layout": "NHD"}
 
 
@@ -301,7 +303,7 @@ def test_scales_may_lie_among_the_rows(engine, data_bytes, options):
         assert arguments[name] == given[f"{name}_cache"].data and arguments[f"{name}_scale"] == given[f"{name}_scale"].data
         assert [arguments[f"{name}_stride_{of}"] for of in ("batch", "token", "head")] == [16 * KV_HEADS * row, KV_HEADS * row, row]
     assert [4 * arguments[f"kv_scale_stride_{of}"] for of in ("batch", "token", "head")] == [16 * KV_HEADS * row, KV_HEADS * row, row]
-    assert "r_cp_async" in launch["kernel"]  # scales travel with the rows
+    assert "r_tensor" in launch["kernel"]  # the copy engine brings rows with their scales
 
 
 @pytest.mark.parametrize("data_bytes, options, name", [(HEAD_DIM // 2, {"kv_dtype": "int4"}, "_i4r_app_"), (HEAD_DIM, {"kv_dtype": "fp8_e4m3"}, "_e4m3r_app_"),
