@@ -37,6 +37,7 @@ void add_constants_of_rows(KernelSource& source) {
   source.number("kQueryRows", query_rows(features, spec.group), "query rows per KV head: group * query tokens");
   source.constant("int", "kRowBlocks", fmt::format("{}, kRows = {}", layout.row_blocks, layout.rows),
                   "output tiles per KV head, and query rows of each");
+  source.number("kRowsOfWarp", layout.rows_of_warp, "query rows of a warp, on the matrix rows");
   source.number("kRowBlocksInStep", layout.row_blocks_in_step, "CTAs that take a range together, a row block each");
   source.number("kMostPasses", layout.most_passes, "ranges of a CTA, at most");
   const KernelLayout::Share& share = layout.share;

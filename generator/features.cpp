@@ -21,7 +21,7 @@ inline namespace v1 {
 namespace {
 
 constexpr int kMostPageTokens = 1 << 20;
-constexpr int kMostDecodeTokens = 16, kMostSharedQueryTokens = 1024;
+constexpr int kMostSharedQueryTokens = 1024;
 constexpr int kMostWindow = 1 << 30;
 constexpr const char* kBlockSizes = "Give 1, 16, 32, 64 or 128 tokens, or 0 for no selection.";
 

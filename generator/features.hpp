@@ -125,8 +125,10 @@ inline bool needs_positions(const Features& features) {
          (has_part_of_context(features) &&
           (features.window > 0 || features.append || (features.q_len > 1 && features.mask != QueryMask::full)));
 }
-/// The largest q_len with these features: 16, with the full mask 1024. Where requests have their own numbers of query
-/// tokens it is kMostPrefillTokens, but not with a tree mask, batch invariance or a part of a context.
+/// The most query tokens of a request that decodes.
+inline constexpr int kMostDecodeTokens = 16;
+/// The largest q_len with these features: kMostDecodeTokens, with the full mask 1024. Where requests have their own
+/// numbers of query tokens it is kMostPrefillTokens, but not with a tree mask, batch invariance or a part of a context.
 inline constexpr int kMostPrefillTokens = 1 << 17;
 int most_query_tokens(const Features& features);
 /// Whether requests may bring prefill: more query tokens than decode has, each request its own number of them. Then

@@ -14,8 +14,9 @@ struct KernelLayout {
   const KernelFamily* family = nullptr;  ///< families/family.hpp
 
   // Query rows.
-  int rows = 0;        ///< that one CTA carries in a pass over the cache: those of an output tile
-  int row_blocks = 0;  ///< output tiles of a KV head
+  int rows = 0;           ///< that one CTA carries in a pass over the cache: those of an output tile
+  int row_blocks = 0;     ///< output tiles of a KV head
+  int rows_of_warp = 16;  ///< query rows of a warp, where these are on the rows of the matrix instructions: 16 or 32
   /// CTAs that take a range of the line together, a row block each, so that they read the same KV at about the same
   /// time, and all but the first of them from L2 (templates/line/rows.cuh). 1: the line has the row blocks of a KV head
   /// one after the other.

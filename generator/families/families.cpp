@@ -7,8 +7,8 @@ namespace leanattn {
 inline namespace v1 {
 
 std::span<const KernelFamily* const> families() {
-  static constexpr std::array kFamilies{&kMma,          &kVector,    &kWgmmaRoles, &kWgmmaMixed,
-                                        &kWgmmaPrefill, &kWgmmaRows, &kWgmmaTokens};
+  static constexpr std::array kFamilies{&kMmaPrefill, &kMma,          &kVector,    &kWgmmaRoles,
+                                        &kWgmmaMixed, &kWgmmaPrefill, &kWgmmaRows, &kWgmmaTokens};
   return kFamilies;
 }
 

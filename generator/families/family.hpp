@@ -50,7 +50,11 @@ struct KernelFamily {
   /// Fills in how KV travels, the producer, the shared memory and how results are written. The query rows are known.
   void (*lay_out)(const KernelSpec& spec, KernelLayout& layout);
   bool query_rows_lead = false;  ///< whether query rows, not tokens, take the rows of the matrix instructions
+  bool rows_are_split = false;   ///< whether all warps take every step, each for query rows of its own
   bool counts_partials = false;  ///< whether partials are counted where contributors wait for each other
+  /// Of kernels for prefill, about the microseconds that 128 tokens of 128 + 128 columns take an output tile. 0: none
+  /// is.
+  double prefill_us = 0;
   /// How dims follow each other in the columns that ranks of a group send (first_dim of templates/attend/). Families of
   /// the same number can be launched by the ranks of one group.
   int exchange_order = 0;
@@ -73,7 +77,7 @@ struct KernelFamily {
   int (*least_registers)(const KernelSpec& spec, const KernelLayout& layout);
 };
 
-extern const KernelFamily kMma, kVector, kWgmmaMixed, kWgmmaPrefill, kWgmmaRoles, kWgmmaRows, kWgmmaTokens;
+extern const KernelFamily kMma, kMmaPrefill, kVector, kWgmmaMixed, kWgmmaPrefill, kWgmmaRoles, kWgmmaRows, kWgmmaTokens;
 
 /// All families. Of those that take a spec, the first one has it.
 std::span<const KernelFamily* const> families();

@@ -150,7 +150,7 @@ void add_constants_of_warpgroups(KernelSource& source, ConstantGroup group) {
       source.number("kCtasPerSm", spec.ctas_per_sm, "occupancy the register allocation must allow");
       source.flag("kColumnsAreSplit", layout.family == &kWgmmaTokens && spec.features.latent && spec.warps == 8,
                   "two warpgroups take every step, and each has half of O's columns");
-      source.flag("kRowsAreSplit", layout.family == &kWgmmaPrefill, "they do, and each has half of the query rows");
+      source.flag("kRowsAreSplit", layout.family->rows_are_split, "they do, and each has half of the query rows");
       source.flag("kHasRoles", layout.family == &kWgmmaRoles, "they do, and one makes the weights for both");
       break;
     case ConstantGroup::copies:

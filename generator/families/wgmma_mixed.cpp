@@ -140,6 +140,7 @@ constinit const KernelFamily kWgmmaMixed{
     .most_rows = [](const KernelSpec&) { return 2 * kMatrixRows; },
     .lay_out = wgmma_mixed::lay_out,
     .query_rows_lead = true,
+    .prefill_us = 1.7,
     .add_modules = wgmma_mixed::add_modules,
     .add_constants = [](KernelSource&, ConstantGroup) {},
     .entry = "decode_mixed.cuh",

@@ -67,13 +67,15 @@ std::int64_t merged_in_a_row(std::int64_t contributors) {
 double row_units(const KernelSpec& spec, const KernelLayout& layout) {
   const int rows = layout.rows;
   if (spec.load == LoadPath::vector) return rows;
+  // Of 16 rows on the matrix rows, a warp reads K and V as often as of eight on the columns.
+  if (layout.family->rows_are_split && spec.load != LoadPath::tensor) return layout.rows_of_warp / 16;
   return layout.family->query_rows_lead ? 8 * divide_up(rows, 64) : divide_up(rows, 8);
 }
 
 /// Whether each token's rows are looked up or copied for themselves, by the threads that attend to them.
 bool has_lone_rows(const KernelSpec& spec, const KernelLayout& layout) {
   const bool paged = spec.features.page_size > 0;
-  if (spec.load == LoadPath::tensor) return false;
+  if (spec.load == LoadPath::tensor || layout.family->rows_are_split) return false;
   if (paged && layout.page_run == 1) return true;
   // Every row is a bulk copy of its own (kAdjacent in templates/kv/bulk.cuh).
   const bool apart = spec.layout == KvLayout::strided || spec.features.latent;
@@ -141,11 +143,13 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
   other_readers_ = layout.row_blocks / layout.row_blocks_in_step - 1;
   reread_bytes_ = static_cast<double>(of.device.l2_bytes) / 2;
 
-  // All warpgroups with a producer use one ring and take its stages in turn; other warps have a ring each.
+  // All warpgroups with a producer use one ring and take its stages in turn, and so do warps that take every step; other
+  // warps have a ring each.
   const double step = layout.step_tokens;
-  ring_tokens_ = step * spec.stages * (one_ring ? 1 : spec.warps);
+  const int of_step = one_ring ? 4 : layout.family->rows_are_split ? spec.warps : 1;  // warps that take one together
+  ring_tokens_ = step * spec.stages * (of_step > 1 ? 1 : spec.warps);
   // Over a latent cache the warpgroups have parts of the columns, and otherwise steps.
-  turn_tokens_ = one_ring && spec.features.latent ? step : step * spec.warps / (one_ring ? 4 : 1);
+  turn_tokens_ = one_ring && spec.features.latent ? step : step * spec.warps / of_step;
   const double units = spec.warp_tokens / 16.0 * columns / 256.0;
   turn_us_ = costs.step + costs.work[multiplier] * units * row_units(spec, layout) +
              (has_scales(spec.features) || layout.converts_rows ? costs.convert * units : 0) +
@@ -168,10 +172,10 @@ void LaunchModel::add_mix(const DecodeStep& step, const KernelSpec& spec, const 
   const MixedLine line = mixed_line(step, spec, layout);
   bytes_ = static_cast<double>(step.bytes);
   row_bytes_ = static_cast<double>(step.shape.mix.query_tokens) * step.problem.q_heads * 2 * columns;
-  // The warpgroups for many query rows take every step together. Beside them, others may have the decodes.
+  // The warps for many query rows take every step together. Beside them, others may have the decodes.
   const bool side_by_side = layout.family->halves != nullptr;
   if (side_by_side) crowding_ = 1;
-  const double turns = tile_ / (side_by_side || layout.family == &kWgmmaPrefill ? layout.step_tokens : turn_tokens_);
+  const double turns = tile_ / (side_by_side || layout.family->rows_are_split ? layout.step_tokens : turn_tokens_);
   const double pull_us = tile_ * token_bytes_ * static_cast<double>(sms_) / (costs.sm_rate * parameters_.memory_rate);
   const double tile_us = std::max({turns * turn_us_, pull_us, tile_ / ring_tokens_ * costs.latency});
   const double light = static_cast<double>(layout.light_tile_positions) / layout.tile_positions;

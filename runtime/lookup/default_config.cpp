@@ -56,11 +56,14 @@ std::vector<Config> default_configs(const DecodeStep& step) {
   // the registers of mma in one pass. Where its producer converts rows of bytes, kernels of eight warps spill with some
   // features, and those of four come next. With many query rows `bulk` comes next, because it needs no address
   // registers in each thread, without which the kernel would spill. With few rows `cp_async` comes next, because it
-  // copies the short rows of a strided cache faster. `cp_async` is always tried, for it alone has every feature but
+  // copies the short rows of a strided cache faster, and so it does where its warps have query rows of their own and
+  // read the cache once for all of them. `cp_async` is always tried, for it alone has every feature but
   // rows with a format of their own.
   constexpr int kManyRows = 16, kMostWarps = 8, kFewWarps = 4;
   const KernelSpec& base = step.base;
-  const bool many_rows = layout_of(base).rows > kManyRows, bytes = kv_element_bytes(base.features) == 1;
+  const KernelLayout layout = layout_of(base);
+  const bool many_rows = layout.rows > kManyRows && !layout.family->rows_are_split,
+             bytes = kv_element_bytes(base.features) == 1;
   std::vector<Config> configs;
   struct Attempt {
     LoadPath load;

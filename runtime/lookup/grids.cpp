@@ -99,11 +99,11 @@ std::int64_t ragged_grid(const DecodeStep& step, const KernelSpec& spec) {
 
 int segment_cost(const DecodeStep& step, const KernelSpec& spec) {
   const KernelFamily& family = *layout_of(spec).family;
-  if ((&family == &kWgmmaPrefill || &family == &kWgmmaMixed) && has_prefill(spec.features)) {
-    // On an H200, 128 tokens of 128 + 128 columns take 1.7 us, and a segment more takes 5 us.
-    constexpr double kElementUs = 1.7 / (128 * 256), kPrefillSegmentUs = 5;
+  if (family.prefill_us > 0 && has_prefill(spec.features)) {
+    constexpr double kPrefillSegmentUs = 5;  // a segment more, on an H200
+    const double element_us = family.prefill_us / (128 * 256);
     return static_cast<int>(
-        std::lround(kPrefillSegmentUs / (kElementUs * spec.tile * (spec.head_dim + value_dim(spec)))));
+        std::lround(kPrefillSegmentUs / (element_us * spec.tile * (spec.head_dim + value_dim(spec)))));
   }
   if (!step.ragged() || spec.features.batch_invariant) return 0;  // all of its segments are equally long
   if (&family == &kWgmmaRoles) {

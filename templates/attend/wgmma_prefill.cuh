@@ -11,10 +11,6 @@ constexpr int kStates = 1;  // softmax states of a CTA for each row
 constexpr bool kHoldsResults = true;
 static_assert(kRows <= 64 * kWarpgroups && kStageParts == 2, "a warpgroup holds 64 rows, and takes K before V");
 
-// Of 16 dims, position 4 c + i of O is dim 2c + i, and position 4 c + 2 + i is dim 8 + 2c + i, as lanes hold them.
-constexpr int kSecondPair = 8;
-LEAN_DEVICE int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }
-
 // What a warpgroup has in shared memory beside the ring.
 struct alignas(kLeanAtomBytes) Operands {
   unsigned char q[kKPanels][64 * 128];  // [row][64 dims], 128-byte swizzled
@@ -113,64 +109,6 @@ LEAN_DEVICE void finish_values(const Step& step, const Holes& holes, const KvRin
   sync_warpgroup(warpgroup);
 }
 
-// Raises maxima to those of the step, and turns scores into weights. factor: what O of the steps before is worth, where
-// the warp has a row whose maximum rose; returns whether it has. Only then do the lanes of a row tell each other their
-// maxima. Several chains of dependent instructions go side by side: this is what the warpgroup does while the matrix
-// unit works for the other one, and it must not take longer.
-LEAN_DEVICE bool soften(const LeanDecodeArgs& args, float (&score)[kStepTokens / 8][4], Attention& a,
-                        float (&factor)[2]) {
-  constexpr int kTiles = kStepTokens / 8;
-  float m[4], sum[4] = {};  // of each half, the even and the odd tokens
-#pragma unroll
-  for (int i = 0; i < 4; i++) m[i] = score[0][i];
-#pragma unroll
-  for (int tile = 1; tile < kTiles; tile++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) m[i] = fmaxf(m[i], score[tile][i]);
-#pragma unroll
-  for (int half = 0; half < 2; half++) m[half] = fmaxf(m[2 * half], m[2 * half + 1]);
-  const bool rises = __any_sync(kFullMask, m[0] > a.max[0] || m[1] > a.max[1]);
-  if (rises) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      m[half] = fmaxf(m[half], a.max[half]);
-#pragma unroll
-      for (int distance = 1; distance < 4; distance *= 2)
-        m[half] = fmaxf(m[half], __shfl_xor_sync(kFullMask, m[half], distance));
-      factor[half] = exp2_approx((a.max[half] - reference_of(m[half])) * args.scale_log2);
-      a.max[half] = m[half];
-      a.sum[half] *= factor[half];
-    }
-  }
-  const float base[2] = {-reference_of(a.max[0]) * args.scale_log2, -reference_of(a.max[1]) * args.scale_log2};
-#pragma unroll
-  for (int tile = 0; tile < kTiles; tile++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      score[tile][i] = exp2_approx(fmaf(score[tile][i], args.scale_log2, base[i / 2]));
-      sum[i] += score[tile][i];
-    }
-#pragma unroll
-  for (int half = 0; half < 2; half++) a.sum[half] += sum[2 * half] + sum[2 * half + 1];
-  return rises;
-}
-
-LEAN_DEVICE void pack_weights(const float (&score)[kStepTokens / 8][4], u32 (&weight)[kStepTokens / 16][4]) {
-#pragma unroll
-  for (int tile = 0; tile < kStepTokens / 8; tile++)
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-      weight[tile / 2][tile % 2 * 2 + half] = Operand::pack(score[tile][2 * half], score[tile][2 * half + 1]);
-}
-
-LEAN_DEVICE void rescale(Attention& a, const float (&factor)[2]) {
-#pragma unroll
-  for (int d = 0; d < kValueDim / 8; d++) {
-    a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
-    a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
-  }
-}
-
 struct StepOrder {
   RingPosition at;     // of the next step
   bool begun = false;  // whether warpgroups have taken turns
@@ -248,7 +186,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   look_at_masks();
   wgmma_wait<0>();
   finish();
-  soften(args, score, a, factor);
+  soften(args, score, a.max, a.sum, factor);
   pack_weights(score, weight);
 #pragma unroll 1
   for (read += kStepTokens; read < end; read += kStepTokens) {
@@ -264,7 +202,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
     look_at_masks();
     wgmma_wait<1>();
     finish();
-    const bool rises = soften(args, score, a, factor);
+    const bool rises = soften(args, score, a.max, a.sum, factor);
     pin(score);
     // ptxas moves a wait to the front of its basic block. This one must come behind the softmax, so there are two.
     if (rises) {

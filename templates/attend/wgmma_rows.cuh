@@ -8,10 +8,6 @@ constexpr int kStates = kWarpgroups;          // softmax states of a CTA for eac
 constexpr bool kHoldsResults = kStates == 1;  // whether results stay in registers
 static_assert(kRows <= 64, "a warpgroup holds 64 rows");
 
-// Of 16 dims, position 4 c + i of O is dim 2c + i, and position 4 c + 2 + i is dim 8 + 2c + i, as lanes hold them.
-constexpr int kSecondPair = 8;
-LEAN_DEVICE int first_dim(int position) { return position / 16 * 16 + position % 16 / 2; }
-
 // What a warpgroup has in shared memory beside the ring.
 struct alignas(kLeanAtomBytes) Operands {
   unsigned char q[kKPanels][64 * 128];  // [row][64 dims], 128-byte swizzled
@@ -96,13 +92,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
       sum += weigh(score[tile], half, reference, args.scale_log2, weight[tile][half]);
     a.sum[half] = fmaf(a.sum[half], factor[half], sum);
   }
-  if (__any_sync(kFullMask, rescales)) {
-#pragma unroll
-    for (int d = 0; d < kValueDim / 8; d++) {
-      a.out[d][0] *= factor[0], a.out[d][1] *= factor[0];
-      a.out[d][2] *= factor[1], a.out[d][3] *= factor[1];
-    }
-  }
+  if (__any_sync(kFullMask, rescales)) rescale(a, factor);
 
   pin(a.out);
   wgmma_begin();

@@ -1,14 +1,12 @@
-// kv/token_holes.cuh -- which tokens of a step nobody sees, where rows are gathered one by one. The producer leaves a
-// bit for each token of a step with the step's stage.
+// kv/token_holes.cuh -- which tokens of a step nobody sees, where rows are gathered one by one: a bit for each token.
 
 struct Holes {
-  u64 tokens[kStepTokens / 64];
+  u64 tokens[(kStepTokens + 63) / 64];
 };
-static_assert(sizeof(Holes) * 8 == kStepTokens, "each warp that copies rows writes its bytes");
 LEAN_DEVICE bool any_hole(const Holes& holes) {
   u64 any = 0;
 #pragma unroll
-  for (int i = 0; i < kStepTokens / 64; i++) any |= holes.tokens[i];
+  for (int i = 0; i < (kStepTokens + 63) / 64; i++) any |= holes.tokens[i];
   return any != 0;
 }
 LEAN_DEVICE bool in_hole(const Holes& holes, int offset) { return (holes.tokens[offset / 64] >> offset % 64 & 1) != 0; }

@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "generator/families/family.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace {
@@ -178,19 +180,19 @@ std::vector<VerifyKernel> prefill_kernels(Arch arch) {
   std::size_t rotation = 0;
   for (const PrefillSetting& setting : prefill_settings()) {
     const PrefillHeads& heads = kPrefillHeads[rotation % std::size(kPrefillHeads)];
+    KernelSpec base{.arch = arch,
+                    .head_dim = setting.head_dim > 0 ? setting.head_dim : heads.head_dim,
+                    .group = setting.group > 0 ? setting.group : heads.group,
+                    .dtype = heads.dtype,
+                    .layout = heads.layout,
+                    .lse = rotation % 3 != 2,
+                    .features = setting.features,
+                    .fixup = rotation % 2 == 0 ? FixUp::ticket : FixUp::wait};
     bool met = false;
     for (const LoadPath load : loads) {
       const bool turn = (rotation + static_cast<std::size_t>(load)) % kOtherEvery == 0;
       if (met && !turn) continue;
-      KernelSpec base{.arch = arch,
-                      .head_dim = setting.head_dim > 0 ? setting.head_dim : heads.head_dim,
-                      .group = setting.group > 0 ? setting.group : heads.group,
-                      .dtype = heads.dtype,
-                      .layout = heads.layout,
-                      .lse = rotation % 3 != 2,
-                      .features = setting.features,
-                      .load = load,
-                      .fixup = rotation % 2 == 0 ? FixUp::ticket : FixUp::wait};
+      base.load = load;
       std::vector<KernelSpec> specs = kernel_variants(base, rotation);
       // Two warpgroups have the family that is for prefill (generator/families/wgmma_prefill.cpp).
       if (load == LoadPath::tensor && rotation % kOtherEvery != 0)
@@ -213,6 +215,16 @@ std::vector<VerifyKernel> prefill_kernels(Arch arch) {
       if (load == LoadPath::tensor && validate(wide))
         kernels.push_back({.group = "prefill", .specs = {wide}, .required = false});
     }
+    // Warps with query rows of their own, on every architecture (generator/families/mma_prefill.cpp).
+    KernelSpec split = base;
+    split.load = LoadPath::cp_async, split.fixup = rotation / 2 % 2 == 0 ? FixUp::ticket : FixUp::wait;
+    split.warps = rotation % 2 == 0 ? 4 : 8, split.warp_tokens = rotation % 3 == 0 ? 64 : 32;
+    split.stages = 2 + static_cast<int>(rotation / 3 % 2), split.tile = 64 << rotation % 2;
+    KernelSpec smaller = split;
+    smaller.warps = 4, smaller.warp_tokens = 32, smaller.stages = 2;
+    std::vector<KernelSpec> splits{split, smaller};
+    std::erase_if(splits, [](const KernelSpec& spec) { return &family_of(spec) != &kMmaPrefill || !validate(spec); });
+    if (!splits.empty()) kernels.push_back({.group = "prefill", .specs = std::move(splits), .required = true});
     ++rotation;
   }
   return kernels;

@@ -83,6 +83,24 @@ TEST(Families, QueryRowsAndWarpsDecideBetweenThoseOfLoadPathTensor) {
   EXPECT_EQ(family(17, 4, 576, true), &kWgmmaTokens);
 }
 
+TEST(Families, MoreQueryTokensThanDecodeHasAreForWarpsWithRowsOfTheirOwn) {
+  const auto family = [](Features features, int head_dim = 128, LoadPath load = LoadPath::cp_async) {
+    features.ragged_q = features.q_len > 1 && !has_selection(features);
+    return &family_of({.head_dim = head_dim, .features = std::move(features), .load = load});
+  };
+  EXPECT_EQ(family({.q_len = 17}), &kMmaPrefill);
+  EXPECT_EQ(family({.page_size = 1, .q_len = kMostPrefillTokens, .window = 100}, 256), &kMmaPrefill);
+  EXPECT_EQ(family({.packed_kv = true, .q_len = 300, .v_head_dim = 128}, 192), &kMmaPrefill);
+  EXPECT_EQ(family({.q_len = 16}), &kMma);
+  EXPECT_EQ(family({.q_len = 17}, 128, LoadPath::ldg), &kMma);
+  EXPECT_EQ(family({.q_len = 17}, 272), &kMma) << "registers do not hold them";
+  // What its warps do not do is left to those that load rows for themselves.
+  EXPECT_EQ(family({.q_len = 17, .append = true}), &kMma);
+  EXPECT_EQ(family({.q_len = 17, .kv_format = KvFormat::int8}), &kMma);
+  EXPECT_EQ(family({.page_size = 64, .q_len = 17, .mask = QueryMask::full, .selection_block = 64}), &kMma);
+  EXPECT_EQ(family({.q_len = 17, .v_head_dim = 512, .latent = true}, 576), &kMma);
+}
+
 TEST(Families, TheEntryPointOfAFamilyIsInItsSource) {
   std::size_t number = 0;
   for (const KernelSpec& spec : many_specs()) {

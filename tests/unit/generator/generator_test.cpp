@@ -126,6 +126,23 @@ TEST(Generator, OnlyTheModulesASpecUsesAreEmitted) {
   }
 }
 
+TEST(Generator, WarpsWithQueryRowsOfTheirOwnShareARing) {
+  const auto has = [](const KernelSpec& spec, std::string_view text) {
+    return emit(spec)->source.find(text) != std::string::npos;
+  };
+  for (const Arch arch : matrix_arches()) {
+    KernelSpec spec{.arch = arch, .features = {.page_size = 1, .q_len = 40, .ragged_q = true}};
+    for (const char* const text : {"attend/mma_prefill.cuh --", "kv/shared_ring.cuh --", "ldmatrix", "mma.sync",
+                                   "kRowsOfWarp = 32", "step_holes(args, s, step)"})
+      EXPECT_TRUE(has(spec, text)) << to_string(arch) << ": " << text;
+    EXPECT_EQ(has(spec, "stmatrix.sync"), arch.major >= 9) << to_string(arch);
+    EXPECT_FALSE(has(spec, "kv/warp_ring.cuh --") || has(spec, "fence.proxy"));
+    EXPECT_TRUE(has(spec, "__any_sync(kFullMask, place < 0)")) << "pages may be holes";
+    spec.features.page_size = 0;
+    EXPECT_FALSE(has(spec, "hole_note") || has(spec, "page_table)"));
+  }
+}
+
 /// The lines that hold more than a comment.
 std::vector<std::string> code_lines(const std::string& source) {
   std::vector<std::string> lines;
@@ -404,6 +421,7 @@ TEST(Generator, EveryKernelChecksTheSharedMemoryThatItsHostLaunchesWith) {
     EXPECT_NE(kernel.source.find(" == kSharedBytes,"), std::string::npos) << kernel.entry;
     const std::string_view type =
         (layout_of(kernel.spec).family == &kWgmmaRoles)  ? "Operands) == lean_role_operand_bytes("
+        : layout_of(kernel.spec).family == &kMmaPrefill  ? "WarpQuery) == kQueriesBytes / kWarps"
         : !layout_of(kernel.spec).holds_results          ? "MergeBuffer) == lean_merge_bytes("
         : layout_of(kernel.spec).family->query_rows_lead ? "Operands) == lean_row_operand_bytes("
                                                          : "Operands) == lean_token_operand_bytes(";

@@ -179,6 +179,52 @@ TEST(KernelSpec, PrefillHas64RowsForEachWarpgroupAndAProducerWarpForKAndForV) {
   }
 }
 
+TEST(KernelSpec, WarpsForPrefillHave16Or32RowsAndOneRing) {
+  const auto spec_of = [](int head_dim, int warps, int warp_tokens) {
+    KernelSpec spec{.arch = {8, 0}, .head_dim = head_dim, .features = {.page_size = 16, .q_len = 40, .ragged_q = true}};
+    spec.warps = warps, spec.warp_tokens = warp_tokens;
+    return spec;
+  };
+  struct Expected {
+    int head_dim, warps, warp_tokens, rows_of_warp, shared_bytes;
+  };
+  for (const Expected& e : {Expected{128, 4, 32, 32, 128 * 256 + 2 * 32 * 512},
+                            {128, 8, 64, 16, 128 * 256 + 2 * 64 * 512},
+                            {64, 4, 64, 32, 128 * 128 + 2 * 64 * 256},
+                            {256, 4, 32, 16, 64 * 512 + 2 * 32 * 1024},
+                            {256, 8, 32, 16, 128 * 512 + 2 * 32 * 1024},
+                            {96, 4, 32, 32, 128 * 256 + 2 * 32 * 512}}) {
+    const KernelSpec spec = spec_of(e.head_dim, e.warps, e.warp_tokens);
+    ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+    const KernelLayout layout = layout_of(spec);
+    EXPECT_EQ(layout.rows_of_warp, e.rows_of_warp) << kernel_name(spec);
+    EXPECT_EQ(layout.shared_bytes, e.shared_bytes) << kernel_name(spec) << ": whole panels of 64 columns";
+    EXPECT_EQ(layout.step_tokens, e.warp_tokens);
+    EXPECT_EQ(layout.threads, 32 * e.warps) << "no warp only requests KV";
+    EXPECT_TRUE(layout.holds_results && layout.gathers_rows);
+    EXPECT_EQ(layout.writes_rows, e.head_dim % 64 == 0);
+  }
+  KernelSpec many = spec_of(128, 4, 32);
+  many.features.q_len = 4096;
+  EXPECT_EQ(layout_of(many).rows, 128);
+  EXPECT_EQ(layout_of(many).row_blocks, 4096 * 4 / 128);
+  const auto refusal = [&](auto change) {
+    KernelSpec spec = spec_of(128, 4, 32);
+    change(spec);
+    const auto ok = validate(spec);
+    EXPECT_FALSE(ok);
+    return ok ? std::string("taken") : ok.error().message;
+  };
+  EXPECT_NE(refusal([](KernelSpec& s) { s.warps = 2; }).find("2 warps"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.stages = 1; }).find("1 stage"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.warps = 8, s.warp_tokens = 16; }).find("16 tokens for 8"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) { s.warp_tokens = 64; }).find("32 query rows a warp"), std::string::npos);
+  EXPECT_NE(refusal([](KernelSpec& s) {
+              s.arch = {8, 6}, s.ctas_per_sm = 2;
+            }).find("shared memory"),
+            std::string::npos);
+}
+
 TEST(KernelSpec, TwoWalksShareACtaAndItsWorkspace) {
   KernelSpec spec = prefill_spec();
   spec.warps = 12;
