@@ -19,11 +19,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   const bool any = start_walk(args, length, part_sums, walk);
   if (threadIdx.x == 0) found_segment(kNext) = {walk, any};
   sync_workers();
-#if defined(LEAN_GROUP)
-  if (!take_segment(kNext, walk)) return take_part_without_range(args);
-#else
   if (!take_segment(kNext, walk)) return;  // there are more CTAs than tile positions
-#endif
   if constexpr (kStamped) stamp(args, kPlaced);
 
   if constexpr (kPdl) {
@@ -33,7 +29,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   if constexpr (kStamped) stamp(args, kRequested);
 
   if constexpr (kPdl) wait_for_previous_kernel();  // which may write q
-  if constexpr (kRanks > 1) join_group(args);
   MergeBuffer buffer;
 #pragma unroll 1
   while (take_segment(kNext, walk)) {
@@ -67,6 +62,5 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     if constexpr (kStamped) stamp(args, kFinished);
   }
   end_fix_up(args);
-  if constexpr (kRanks > 1) receive_columns(args);
   if constexpr (kStamped) stamp(args, kDone);
 }

@@ -69,9 +69,9 @@ struct Support {
   std::string reason = {};      ///< of a refusal, of heads that it has without the feature if there are any
 };
 
-/// Calls visit(spec) with each spec that has these features and is the family's.
+/// Calls visit(spec) with each spec that has these features, on the family's load paths.
 template <class Visit>
-void for_each_spec(const KernelFamily& family, Arch arch, const Features& features, bool latent, Visit visit) {
+void for_each_spec_of_loads(const KernelFamily& family, Arch arch, const Features& features, bool latent, Visit visit) {
   for (const SearchedLoad& searched : family.loads) {
     for (const int group : kGroups) {
       const DecodeProblem problem = heads_of(group, latent, features);
@@ -80,10 +80,18 @@ void for_each_spec(const KernelFamily& family, Arch arch, const Features& featur
       spec.load = searched.load;
       for (const int warps : searched.warps) {
         spec.warps = warps;
-        if (&family_of(spec) == &family) visit(spec);
+        visit(spec);
       }
     }
   }
+}
+
+/// The same of those that are the family's.
+template <class Visit>
+void for_each_spec(const KernelFamily& family, Arch arch, const Features& features, bool latent, Visit visit) {
+  for_each_spec_of_loads(family, arch, features, latent, [&](const KernelSpec& spec) {
+    if (&family_of(spec) == &family) visit(spec);
+  });
 }
 
 /// What a family is asked for. One that has no heads with one query token a request is asked for steps with prefill.
@@ -91,7 +99,7 @@ Features asked_of(const KernelFamily& family, Features features) {
   bool decodes = false;
   for (const bool latent : {false, true})
     for_each_spec(family, kHopper, {}, latent, [&](const KernelSpec&) { decodes = true; });
-  if (!decodes && features.q_len == 1) features.q_len = kMostPrefillTokens, features.ragged_q = true;
+  if (!decodes && features.mask != QueryMask::tree) features.q_len = kMostPrefillTokens, features.ragged_q = true;
   return features;
 }
 
@@ -113,6 +121,16 @@ Support support_of(const KernelFamily& family, Arch arch, const Features& wanted
     }
   });
   return support;
+}
+
+/// Why a family has no specs of a feature whose refusal gives no reason: another one takes them. Empty: none does.
+std::string taken_by(const KernelFamily& family, const Features& wanted) {
+  std::string_view other;
+  for (const bool latent : {false, true})
+    for_each_spec_of_loads(family, kHopper, asked_of(family, wanted), latent, [&](const KernelSpec& spec) {
+      if (other.empty() && family_of(spec).supports(spec)) other = family_of(spec).name;
+    });
+  return other.empty() ? std::string() : fmt::format("kernels of {} have it", other);
 }
 
 std::string names_of(const std::vector<LoadPath>& loads) {
@@ -149,7 +167,8 @@ Cell cell_of(const KernelFamily& family, const Features& features) {
              all_latent = latent.loads == support_of(family, kHopper, {}, true).loads;
   if (all_plain && all_latent) return {"yes", ""};
   std::string reason = all_plain || plain.reason.empty() ? latent.reason : plain.reason;
-  if (plain.loads.empty() && latent.loads.empty()) return {"no", std::move(reason)};
+  if (plain.loads.empty() && latent.loads.empty())
+    return {"no", reason.empty() ? taken_by(family, features) : std::move(reason)};
   if (plain.loads.empty()) return {"latent caches", std::move(reason)};
   return {latent.loads.empty() ? "K and V apart" : names_of(plain.loads), std::move(reason)};
 }

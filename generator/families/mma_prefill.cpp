@@ -23,7 +23,8 @@ constexpr SearchedLoad kLoads[] = {{LoadPath::cp_async, kFourOrEight, kSteps, kR
 bool takes(const KernelSpec& spec) {
   const Features& features = spec.features;
   return features.q_len > kMostDecodeTokens && !has_selection(features) && !features.latent && !features.append &&
-         features.kv_format == KvFormat::same && std::max(spec.head_dim, value_dim(spec)) <= 256;
+         !has_part_of_context(features) && features.kv_format == KvFormat::same &&
+         std::max(spec.head_dim, value_dim(spec)) <= 256;
 }
 
 /// Two tiles of 16 rows share what is read of K and V. Their results leave registers for nothing else where V is wide.
@@ -111,7 +112,6 @@ constinit const KernelFamily kMmaPrefill{
     .query_rows_lead = true,
     .rows_are_split = true,
     .prefill_us = 5,  // nobody has measured it
-    .exchange_order = 1,
     .add_modules = mma_prefill::add_modules,
     .add_constants = mma_prefill::add_constants,
     .result_columns = "merge/row_columns.cuh",

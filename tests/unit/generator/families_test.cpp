@@ -99,6 +99,7 @@ TEST(Families, MoreQueryTokensThanDecodeHasAreForWarpsWithRowsOfTheirOwn) {
   EXPECT_EQ(family({.q_len = 17, .kv_format = KvFormat::int8}), &kMma);
   EXPECT_EQ(family({.page_size = 64, .q_len = 17, .mask = QueryMask::full, .selection_block = 64}), &kMma);
   EXPECT_EQ(family({.q_len = 17, .v_head_dim = 512, .latent = true}, 576), &kMma);
+  EXPECT_EQ(family({.q_len = 17, .mask = QueryMask::full, .context_parallel = 2}), &kMma);
 }
 
 TEST(Families, TheEntryPointOfAFamilyIsInItsSource) {
