@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "generator/families/family.hpp"
 #include "runtime/lookup/cost_model.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
@@ -78,6 +79,40 @@ TEST(MixedLookup, WithoutAWinnerTheDefaultAnswers) {
     const auto decodes = table_of({winner(kLlama, kMeasured, tuned_config(kLlama, 224), 12)});
     EXPECT_EQ(decodes.find(kPrefill, shape).config, choice.config);
   }
+}
+
+TEST(MixedLookup, WithoutWgmmaTheDefaultIsForWarpsWithRowsOfTheirOwn) {
+  struct Expected {
+    int head_dim, warps, ctas_per_sm, warp_tokens;
+  };
+  const auto expect = [](Arch arch, const Expected& e) {
+    DeviceFacts gpu = fictional_gpu();
+    gpu.arch = arch;
+    DecodeProblem problem = kPrefill;
+    problem.head_dim = e.head_dim;
+    const Config config = default_config({gpu, problem, kStep});
+    EXPECT_TRUE(validate(config.spec));
+    EXPECT_EQ(&family_of(config.spec), &kMmaPrefill) << kernel_name(config.spec);
+    EXPECT_EQ(config.spec.warps, e.warps) << kernel_name(config.spec);
+    EXPECT_EQ(config.spec.ctas_per_sm, e.ctas_per_sm) << kernel_name(config.spec);
+    EXPECT_EQ(config.spec.warp_tokens, e.warp_tokens) << kernel_name(config.spec);
+    EXPECT_GT(config.segment_cost, 0) << "short prompts have many segments";
+    EXPECT_EQ(config.grid, gpu.sm_count * e.ctas_per_sm);
+    // What its warps do not do, others still have.
+    problem.features.append = true;
+    EXPECT_EQ(&family_of(default_config({gpu, problem, kStep}).spec), &kMma);
+  };
+  expect({8, 0}, {64, 4, 2, 64});
+  expect({8, 0}, {128, 4, 2, 32});
+  expect({8, 0}, {256, 8, 1, 32});
+  expect({10, 0, true}, {128, 4, 2, 32});
+  expect({10, 0, true}, {256, 4, 2, 32});
+  for (const Arch arch : {Arch{8, 6}, Arch{8, 9}, Arch{12, 0, true}}) {  // with little shared memory
+    expect(arch, {64, 4, 2, 64});
+    expect(arch, {128, 8, 1, 64});
+    expect(arch, {256, 4, 1, 32});
+  }
+  EXPECT_EQ(&family_of(default_config({fictional_gpu(), kPrefill, kStep}).spec), &kWgmmaPrefill);
 }
 
 TEST(MixedLookup, TheNearestMixGivesItsKernelAndTheGridIsThatOfTheStep) {
@@ -186,6 +221,26 @@ TEST(MixedModel, WorkGrowsWithPairsRowsAndDecodes) {
   EXPECT_NEAR(modelled(half).us() / modelled(whole).us(), 2, 0.2);
   EXPECT_EQ(modelled(one).merge, 0);
   EXPECT_GT(modelled(whole).merge, 0);
+}
+
+TEST(MixedModel, AChunkTakesLessWhereWarpsShareWhatTheyRead) {
+  DeviceFacts gpu = fictional_gpu();
+  gpu.arch = {10, 0, true};
+  const DecodeStep step{gpu, kPrefill, mixed(0, 1, 1, 2048, 8192)};
+  const ModelParameters parameters = default_parameters(gpu);
+  const auto us = [&](const KernelSpec& spec) {
+    EXPECT_TRUE(validate(spec)) << kernel_name(spec);
+    const int resident = guess_resident(gpu, spec);
+    return LaunchModel(parameters, step, spec, resident).with_grid(resident_grid(gpu, spec)).us();
+  };
+  const KernelSpec shared = default_config(step).spec;
+  KernelSpec apart = shared, eight = shared;
+  apart.load = LoadPath::bulk, apart.warp_tokens = 16;
+  ASSERT_EQ(&family_of(apart), &kMma);
+  EXPECT_LT(2 * us(shared), us(apart)) << "16 query rows a CTA instead of 128";
+  eight.warps = 8, eight.ctas_per_sm = 1;
+  EXPECT_LT(us(eight), 2 * us(shared));
+  EXPECT_LT(us(shared), 2 * us(eight));
 }
 
 TEST(MixedModel, DecodesBesideAChunkTakeLittleMoreWhereWarpsOfTheirOwnHaveThem) {

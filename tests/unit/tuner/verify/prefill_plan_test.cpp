@@ -72,6 +72,31 @@ TEST(VerifyPrefill, TheFamilyForPrefillIsMetInPagesAndWithGatheredRows) {
   EXPECT_EQ(fixups.size(), 2u);
 }
 
+TEST(VerifyPrefill, WarpsWithRowsOfTheirOwnAreMetOnEveryArchitecture) {
+  for (const Arch arch : matrix_arches()) {
+    std::set<int> head_dims, pages, warps, steps, stages;
+    std::set<FixUp> fixups;
+    bool window = false, spans = false, packed = false, full = false, logits = false, narrow_v = false;
+    for (const VerifyKernel& kernel : prefill_kernels(arch)) {
+      const KernelSpec& spec = kernel.specs.front();
+      if (&family_of(spec) != &kMmaPrefill) continue;
+      const auto& f = spec.features;
+      head_dims.insert(spec.head_dim), pages.insert(f.page_size), warps.insert(spec.warps),
+          steps.insert(spec.warp_tokens);
+      stages.insert(spec.stages), fixups.insert(spec.fixup);
+      window |= f.window > 0, spans |= f.spans, packed |= f.packed_kv, full |= f.mask == QueryMask::full;
+      logits |= f.sink_logits, narrow_v |= f.v_head_dim > 0;
+    }
+    for (const int head_dim : {64, 128, 256}) EXPECT_TRUE(head_dims.contains(head_dim)) << to_string(arch);
+    for (const int page_size : {0, 1, 16, 64, 128}) EXPECT_TRUE(pages.contains(page_size)) << to_string(arch);
+    EXPECT_EQ(warps, (std::set<int>{4, 8})) << to_string(arch);
+    EXPECT_TRUE(steps.contains(32) && steps.contains(64)) << to_string(arch);
+    EXPECT_TRUE(stages.contains(2) && stages.contains(3)) << to_string(arch);
+    EXPECT_EQ(fixups.size(), 2u) << to_string(arch);
+    EXPECT_TRUE(window && spans && packed && full && logits && narrow_v) << to_string(arch);
+  }
+}
+
 TEST(VerifyPrefill, TwoWalksInACtaAreMetWithMasksWindowsAndLogits) {
   int kernels = 0;
   bool windows = false, full = false, logits = false, dense = false, paged = false;
