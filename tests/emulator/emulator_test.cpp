@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cache/cubin/cubin_db.hpp"
+#include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/device.hpp"
@@ -153,9 +154,15 @@ class PlantedFaults : public EmulatorTest {
     return spec;
   }
 
+  /// What to replace in a source, and by what.
+  using Edits = std::vector<std::pair<std::string, std::string>>;
+
   /// What the check of a kernel says, with the emulator's report in front. "" where the results are right.
-  std::string check(LoadPath load, const std::vector<std::pair<std::string, std::string>>& edits) {
-    auto emitted = emit(spec_of(load));
+  std::string check(LoadPath load, const Edits& edits) {
+    return check(spec_of(load), {.kv_heads = 2, .context_lengths = {1500, 3, 0}, .padded = true}, edits);
+  }
+  std::string check(const KernelSpec& spec, const CaseShape& shape, const Edits& edits) {
+    auto emitted = emit(spec);
     if (!emitted) return ADD_FAILURE() << emitted.error().message, "";
     for (const auto& [from, to] : edits) {
       const auto at = emitted->source.find(from);
@@ -164,8 +171,7 @@ class PlantedFaults : public EmulatorTest {
     }
     const auto kernel = LoadedKernel::prepare(*emitted, nullptr);
     if (!kernel) return ADD_FAILURE() << kernel.error().message << kernel.error().log, "";
-    auto decode_case =
-        runner->make_case(kernel->spec(), {.kv_heads = 2, .context_lengths = {1500, 3, 0}, .padded = true});
+    auto decode_case = runner->make_case(kernel->spec(), shape);
     if (!decode_case) return ADD_FAILURE() << decode_case.error().message, "";
     std::string outcome;
     const std::string report = report_of([&] {
@@ -197,6 +203,23 @@ TEST_F(PlantedFaults, AStageThatIsFreedBeforeItIsRead) {
   const std::string wait = "wait_ring(args, full_barriers(ring, order.at), order.at.parity);",
                     free = "if (threadIdx.x % 32 == 0) arrive(empty_barriers(ring, order.at));";
   EXPECT_NE(check(LoadPath::tensor, {{free, ""}, {wait, wait + free}}), "");
+}
+
+TEST_F(PlantedFaults, ARingOfAllWarpsWithoutItsBarrierOrItsWait) {
+  KernelSpec spec = base_spec(
+      device.arch,
+      {.q_heads = 4, .kv_heads = 1, .head_dim = 64, .features = {.page_size = 16, .q_len = 40, .ragged_q = true}});
+  spec.load = LoadPath::cp_async, spec.warps = 4, spec.warp_tokens = 32, spec.stages = 2, spec.tile = 64;
+  ASSERT_EQ(&family_of(spec), &kMmaPrefill);
+  const auto check_with = [&](const Edits& edits) {
+    return check(spec, {.context_lengths = {300, 90, 3}, .padded = true, .query_tokens = {40, 35, 1}}, edits);
+  };
+  EXPECT_EQ(check_with({}), "");
+  const std::string wait = "\"cp.async.wait_group %0;\"",
+                    request = "request(args, s, read + (kStages - 1) * kStepTokens";
+  EXPECT_NE(check_with({{wait, "\"// %0\""}}), "") << "rows are read before they come";
+  EXPECT_NE(check_with({{"__syncthreads();\n    " + request, request}}), "") << "those of other warps, too";
+  EXPECT_NE(check_with({{"end, stage_before(stage))", "end, stage)"}}), "") << "a stage is filled while it is read";
 }
 
 TEST_F(PlantedFaults, AnAccumulatorThatIsReadBeforeItIsThere) {
