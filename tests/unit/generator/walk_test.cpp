@@ -65,18 +65,25 @@ constexpr int kQLen = 40, kRowBlocks = 6, kTile = 16, kMostPasses = 4;
 constexpr unsigned kTilePositions = 5, kLightTilePositions = 4;
 constexpr bool kRaggedQ = true;
 #include "tests/device/line.cuh"
-/// As WALKED_KERNEL, but each CTA finds its next pass where it begins.
+/// As WALKED_KERNEL, but each CTA finds its next piece where it begins.
 struct Kernel {
-  using Line = Walk;
+  struct Line : Walk {
+    Walk rest;
+    bool any_rest = false;
+  };
   static constexpr int kMostTokens = kQLen, kHeadsOfGroup = kGroup, kRowsOfBlock = kRows, kInStep = kRowBlocksInStep,
                        kTokensOfTile = kTile, kSees = kWindow;
-  static bool start(const LeanDecodeArgs& args, u32* sums, Walk& at) {
-    return start_walk(args, first_length(args), sums, at);
+  static bool start(const LeanDecodeArgs& args, u32* sums, Line& at) {
+    return start_walk(args, first_length(args), sums, at, at.rest, at.any_rest);
   }
-  static bool next(const LeanDecodeArgs& args, Walk& at) {
+  static bool next(const LeanDecodeArgs& args, Line& at) {
     if (next_of_range(args, at)) return true;
+    if (at.any_rest) {
+      at.any_rest = false, static_cast<Walk&>(at) = at.rest;
+      return true;
+    }
     while (++at.pass < 1u << at.shift)
-      if (start_range<false>(args, first_length(args), nullptr, at)) return true;
+      if (start_pieces<false>(args, first_length(args), nullptr, at, at.rest, at.any_rest)) return true;
     return false;
   }
   static int end(const Segment& s) { return end_read(s) + s.visible.shift; }
