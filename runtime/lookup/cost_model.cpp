@@ -143,8 +143,8 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
   other_readers_ = layout.row_blocks / layout.row_blocks_in_step - 1;
   reread_bytes_ = static_cast<double>(of.device.l2_bytes) / 2;
 
-  // All warpgroups with a producer use one ring and take its stages in turn, and so do warps that take every step; other
-  // warps have a ring each.
+  // All warpgroups with a producer use one ring and take its stages in turn, and so do warps that take every step;
+  // other warps have a ring each.
   const double step = layout.step_tokens;
   const int of_step = one_ring ? 4 : layout.family->rows_are_split ? spec.warps : 1;  // warps that take one together
   ring_tokens_ = step * spec.stages * (of_step > 1 ? 1 : spec.warps);
