@@ -6,6 +6,7 @@
 #include "cache/cubin/cubin_db.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "tuner/oracle/decode_case_detail.hpp"
+#include "tuner/oracle/oracle_kernels.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -79,9 +80,8 @@ extern "C" __global__ void __launch_bounds__(128)
 }  // namespace
 
 std::string dependent_chain_source() {
-  std::string source =
-      "// The kernel in front of a dependent launch that is checked.\n#define LEAN_LONG_ARGUMENTS\n#define "
-      "LEAN_SPANS\n";
+  std::string source = "// The kernel in front of a dependent launch that is checked.\n";
+  source += kAllArguments;
   for (const std::string_view name : {"kernel_args.cuh", "check/features.cuh", "check/data.cuh", "check/layout.cuh"})
     append_template(source, name);
   return source + kSource;

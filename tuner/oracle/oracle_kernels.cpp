@@ -34,9 +34,8 @@ void append_template(std::string& source, std::string_view name) {
 }
 
 std::string oracle_source(std::string_view score) {
-  std::string source =
-      "// Helper kernels of leanattn's checks: data, FP64 oracle, plain implementation.\n#define "
-      "LEAN_LONG_ARGUMENTS\n#define LEAN_SPANS\n#define LEAN_BLOCK_SCALES\n";
+  std::string source = "// Helper kernels of leanattn's checks: data, FP64 oracle, plain implementation.\n";
+  source += kAllArguments;
   if (!score.empty()) {
     source.append("#define CHECK_SCORE(score, q_index, kv_index, head) (").append(score).append(")\n");
   }

@@ -26,6 +26,9 @@ class CubinCache;
 /// expression, or empty.
 std::string oracle_source(std::string_view score = {});
 
+/// What makes LeanDecodeArgs as long as the host's, as sources with templates/check/ begin.
+inline constexpr std::string_view kAllArguments =
+    "#define LEAN_LONG_ARGUMENTS\n#define LEAN_SPANS\n#define LEAN_BLOCK_SCALES\n";
 /// Appends the embedded template of this file name to a source.
 void append_template(std::string& source, std::string_view name);
 
