@@ -215,8 +215,8 @@ LEAN_DEVICE void arrive_at_peer(u32 barrier) {
 LEAN_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 LEAN_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// x * factor + y in one instruction; from the expression the compiler makes two where factor is a power of two (PTX ISA,
-// "mad").
+// x * factor + y in one instruction; from the expression the compiler makes two where factor is a power of two (PTX
+// ISA, "mad").
 LEAN_DEVICE u32 multiply_add(u32 x, u32 factor, u32 y) {
   u32 r;
   asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(factor), "r"(y));
