@@ -22,13 +22,13 @@ Result<void> check_feature_arguments(const DecodeProblem& problem, const leanatt
 /// Whether no argument says anything about a feature: what there is to check of a plain problem's.
 inline bool says_nothing_of_features(const leanattn_decode_args& args) noexcept {
   const auto word = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
-  const std::uint64_t pointers =
-      word(args.page_table) | word(args.q_offsets) | word(args.tree_mask) | word(args.alibi_slopes) |
-      word(args.sink_logits) | word(args.k_scale) | word(args.v_scale) | word(args.k_new) | word(args.v_new) |
-      word(args.rope_table) | word(args.selection) | word(args.selected_counts) | word(args.full_context_lengths) |
-      word(args.context_starts) | word(args.second_k) | word(args.second_v) | word(args.second_page_table) |
-      word(args.second_lengths) | word(args.spans) | word(args.kv_offsets) | word(args.k_block_scales) |
-      word(args.v_block_scales);
+  const std::uint64_t pointers = word(args.page_table) | word(args.q_offsets) | word(args.tree_mask) |
+                                 word(args.alibi_slopes) | word(args.sink_logits) | word(args.k_scale) |
+                                 word(args.v_scale) | word(args.k_new) | word(args.v_new) | word(args.rope_table) |
+                                 word(args.selection) | word(args.selected_counts) | word(args.full_context_lengths) |
+                                 word(args.context_starts) | word(args.second_k) | word(args.second_v) |
+                                 word(args.second_page_table) | word(args.second_lengths) | word(args.spans) |
+                                 word(args.kv_offsets) | word(args.k_block_scales) | word(args.v_block_scales);
   const std::int64_t sizes = args.page_table_stride | args.kv_scale_stride_batch | args.kv_scale_stride_head |
                              args.kv_scale_stride_token | args.pool_pages | args.max_pages | args.query_tokens |
                              args.k_new_stride_batch | args.k_new_stride_token | args.k_new_stride_head |
@@ -57,7 +57,7 @@ Result<int> bind_second_cache(const Features& features, const leanattn_decode_ar
 /// counts requests, or pages of `tokens`. Or those of k_block_scales and v_block_scales, of as many rows of scales.
 /// Errors: invalid_argument.
 Result<void> bind_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
-                               std::int64_t outermost, LeanDecodeArgs& bound);
+                         std::int64_t outermost, LeanDecodeArgs& bound);
 
 /// Whether K, V and scales of bound arguments share rows, where the problem's scales lie in rows. `tokens` and
 /// `outermost` as above. Errors: invalid_argument, naming what lies elsewhere.

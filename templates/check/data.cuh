@@ -81,8 +81,8 @@ CHECK_HD float check_byte_to_float(int kv_format, unsigned char byte) {
   const unsigned bits = byte;
   if (kv_format == kCheckFp4) {
     const unsigned exponent = bits >> 1 & 3u, fraction = bits & 1u;
-    const float value = exponent == 0u ? (float)fraction * 0.5f
-                                       : check_bits_float(((exponent + 126u) << 23) | (fraction << 22));
+    const float value =
+        exponent == 0u ? (float)fraction * 0.5f : check_bits_float(((exponent + 126u) << 23) | (fraction << 22));
     return bits >= 8u ? -value : value;
   }
   if (kv_format == kCheckInt8) return (float)(int)bits - (bits >= 128u ? 256.0f : 0.0f);
@@ -333,9 +333,9 @@ CHECK_HD float check_kv_scale(int kind, check_u64 seed, int tensor, int kv_forma
   return check_bits_float((check_float_bits(scale) & ~15u) | (unsigned)zero);
 }
 
-// The bits, of q's type, of an element of a new row that becomes this byte, or these four bits, with this scale, that of
-// its block included. Where the row's scale follows from its elements, all but the largest are up to three numbers nearer to 0, from which they
-// are still nearest to the byte. One of int8 may be half as far from the next.
+// The bits, of q's type, of an element of a new row that becomes this byte, or these four bits, with this scale, that
+// of its block included. Where the row's scale follows from its elements, all but the largest are up to three numbers
+// nearer to 0, from which they are still nearest to the byte. One of int8 may be half as far from the next.
 CHECK_HD unsigned short check_new_scaled(int kind, check_u64 seed, int tensor, int format, int kv_format,
                                          unsigned char byte, float scale, int request, int head, long long token,
                                          int column, int head_dim) {

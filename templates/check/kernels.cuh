@@ -70,11 +70,10 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
   } else if (check.kv_format == kCheckSame || check.row_bytes > 0) {
     bits = check_element(check.kind, check.seed, tensor, check.format, request, head, token, from.column, columns);
   } else {
-    float scale =
-        check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale, request, head, token);
+    float scale = check_kv_scale(check.kind, check.seed, tensor, check.kv_format, check.kv_scale, request, head, token);
     if (check.kv_format == kCheckFp4)
-      scale *= check_byte_to_float(kCheckE4m3, check_block_scale(check.kind, check.seed, tensor, request, head, token,
-                                                                 from.column / 16));
+      scale *= check_byte_to_float(
+          kCheckE4m3, check_block_scale(check.kind, check.seed, tensor, request, head, token, from.column / 16));
     const unsigned char byte =
         check_byte(check.kind, check.seed, tensor, check.kv_format, request, head, token, from.column, columns);
     bits = check_new_scaled(check.kind, check.seed, tensor, check.format, check.kv_format, byte, scale, request, head,
@@ -198,8 +197,8 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
         found = nibble ? there >> column % 2 * 4 & 15u : there;
       }
       // Turning a zero may change its sign.
-      const bool zeros =
-          check.kv_format != kCheckInt8 && check.kv_format != kCheckInt4 && (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
+      const bool zeros = check.kv_format != kCheckInt8 && check.kv_format != kCheckInt4 &&
+                         (expected & bits_mask) == 0u && (found & bits_mask) == 0u;
       if (step == kCheckCountWrong && found != expected && !zeros) atomicAdd(wrong, 1ull);
     }
   }
@@ -318,9 +317,9 @@ __device__ __forceinline__ T check_row_value(const CheckFeatures& check, const u
          (T)((const float*)(row + check.row_scales))[column / check.row_group];
 }
 
-// Writes K, V and the scales of tokens or blocks where some query token may read them, 16 bytes a thread. grid.y strides over
-// (request, KV head), and grid.x over chunks. Pages that requests share are written more than once, with the same
-// bytes.
+// Writes K, V and the scales of tokens or blocks where some query token may read them, 16 bytes a thread. grid.y
+// strides over (request, KV head), and grid.x over chunks. Pages that requests share are written more than once, with
+// the same bytes.
 extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDecodeArgs args, CheckFeatures check) {
   const long long rows = (long long)args.batch * args.kv_heads;
   const int chunk_elements = check_elements_of_16(check), stride_bytes = check_stride_bytes(check);
