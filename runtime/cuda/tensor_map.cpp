@@ -93,7 +93,9 @@ Result<void> encode_row_boxes(const KernelSpec& spec, const LeanDecodeArgs& args
   const cuuint32_t every_element[] = {1, 1, 1};
   const cuuint32_t box[] = {static_cast<cuuint32_t>((row + kAlignment - 1) / kAlignment * 2), kBoxTokens / 2, 1};
   for (const int odd : {0, 1}) {
-    const auto first = reinterpret_cast<std::uintptr_t>(args.k) + static_cast<std::uintptr_t>(odd * token);
+    // One token has no odd one beside it, whose map must have rows that are there.
+    const auto first =
+        reinterpret_cast<std::uintptr_t>(args.k) + static_cast<std::uintptr_t>(tokens > 1 ? odd * token : 0);
     const std::uintptr_t base = first / kAlignment * kAlignment;
     // Up to the end of the last KV head's row, so that nothing behind it is read.
     const auto columns = static_cast<std::int64_t>(first - base) + before_last + row;

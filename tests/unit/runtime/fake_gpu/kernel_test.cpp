@@ -189,6 +189,61 @@ TEST_F(FakeGpuKernel, ATensorKernelGetsMapsOfTheCallersStrides) {
   EXPECT_EQ(refused.error().code, ErrorCode::unsupported);
 }
 
+TEST_F(FakeGpuKernel, RowsWithScalesHaveAMapOfEvenAndOneOfOddTokensAndHeadsGoInStep) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::tensor, kernel.spec.layout = KvLayout::strided, kernel.spec.stages = 2;
+  kernel.spec.head_dim = 128, kernel.spec.warp_tokens = 16;
+  kernel.spec.features.kv_format = KvFormat::int4, kernel.spec.features.kv_scale = KvScale::in_row;
+  kernel.spec.features.page_size = 16;
+  ASSERT_TRUE(validate(kernel.spec));
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded);
+  // 5 heads of 136 bytes: tokens are 680 apart, so that odd ones begin 8 bytes behind a multiple of 16.
+  LeanDecodeArgs args{};
+  args.k = reinterpret_cast<const void*>(0x1000), args.v = reinterpret_cast<const void*>(0x1000 + 68);
+  args.batch = 3, args.kv_heads = 5, args.pool_pages = 40, args.context_capacity = 4096;
+  args.k_stride_head = 136, args.k_stride_token = 680, args.k_stride_batch = 16 * 680;
+  ASSERT_TRUE(loaded->launch(args, 132, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 130u) << "26 ranges of 5 heads";
+  ASSERT_TRUE(loaded->launch(args, 1, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 5u) << "a CTA for each head";
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 2u);
+  const auto even = fake_gpu().tensor_maps[0], odd = fake_gpu().tensor_maps[1];
+  EXPECT_EQ(even.address, args.k);
+  EXPECT_EQ(odd.address, reinterpret_cast<const void*>(0x1000 + 672));
+  // In units of eight bytes, and no further than the last head's row.
+  EXPECT_EQ(even.sizes, (std::vector<cuuint64_t>{85, 8, 40}));
+  EXPECT_EQ(odd.sizes, (std::vector<cuuint64_t>{86, 8, 40}));
+  EXPECT_EQ(even.strides, (std::vector<cuuint64_t>{2 * 680, 16 * 680}));
+  EXPECT_EQ(odd.strides, even.strides);
+  EXPECT_EQ(even.box, (std::vector<cuuint32_t>{18, 8, 1}));
+  // Of 12 heads as many go in step as divide them, and are a power of two.
+  args.kv_heads = 12, args.k_stride_token = 12 * 136, args.k_stride_batch = 16 * 12 * 136;
+  ASSERT_TRUE(loaded->launch(args, 131, nullptr));
+  EXPECT_EQ(fake_gpu().launches.back().grid, 128u);
+}
+
+TEST_F(FakeGpuKernel, DenseRowsWithScalesMayBeginAnywhere) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::tensor, kernel.spec.layout = KvLayout::strided, kernel.spec.stages = 2;
+  kernel.spec.head_dim = 128, kernel.spec.warp_tokens = 16;
+  kernel.spec.features.kv_format = KvFormat::int4, kernel.spec.features.kv_scale = KvScale::in_row;
+  auto loaded = LoadedKernel::prepare(kernel, nullptr);
+  ASSERT_TRUE(loaded);
+  LeanDecodeArgs args{};
+  args.k = reinterpret_cast<const void*>(0x1000);
+  args.batch = 3, args.kv_heads = 1, args.context_capacity = 101;
+  args.k_stride_head = args.k_stride_token = 136, args.k_stride_batch = 101 * 136;  // 8 bytes beside a multiple of 16
+  ASSERT_TRUE(loaded->launch(args, 7, nullptr));
+  EXPECT_EQ(fake_gpu().tensor_maps[0].sizes, (std::vector<cuuint64_t>{(2 * 101 + 1) * 17, 51, 1}));
+  EXPECT_EQ(fake_gpu().tensor_maps[1].sizes, (std::vector<cuuint64_t>{(2 * 101 + 1) * 17 + 1, 50, 1}));
+  // One token has no odd one beside it: nothing behind it is read.
+  args.batch = 1, args.context_capacity = 1, args.k_stride_batch = 136;
+  ASSERT_TRUE(loaded->launch(args, 7, nullptr));
+  EXPECT_EQ(fake_gpu().tensor_maps[3].address, args.k);
+  EXPECT_EQ(fake_gpu().tensor_maps[3].sizes, (std::vector<cuuint64_t>{17, 1, 1}));
+}
+
 TEST_F(FakeGpuKernel, TensorMapsAreEncodedOnceForEachKvCache) {
   EmittedKernel kernel = emitted();
   kernel.spec.head_dim = 128;
