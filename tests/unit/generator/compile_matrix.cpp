@@ -156,6 +156,15 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     spec.warps = 12, spec.stages = 3;
     specs.push_back(spec);
   }
+  // Prefill by mma.sync: warps with 32 query rows, and with 16.
+  for (const Arch arch : {Arch{8, 0, false}, Arch{9, 0, true}, Arch{12, 0, true}}) {
+    for (const auto& [head_dim, warps] : {std::pair{128, 4}, std::pair{256, 8}}) {
+      KernelSpec spec = matrix_spec(arch, DType::bf16, 128, LoadPath::cp_async, FixUp::ticket, 4);
+      spec.head_dim = head_dim, spec.features = {.page_size = 16, .q_len = kPrompt, .ragged_q = true};
+      spec.warps = warps, spec.warp_tokens = 32, spec.stages = 2;
+      if (validate(spec)) specs.push_back(spec);
+    }
+  }
   // Latent caches: tokens on the matrix rows, and warpgroups with roles. Where those trade registers, the compiler may
   // spill a few words between segments.
   for (const auto& [warps, group] : {std::pair{4, 16}, std::pair{8, 64}}) {
