@@ -101,9 +101,9 @@ GridKind kind_of(bool crosses, bool shares, bool idle) {
 
 }  // namespace
 
-Multiplier multiplier_of(const KernelSpec& spec) {
+Multiplier multiplier_of(const KernelSpec& spec, const KernelLayout& layout) {
   if (spec.load == LoadPath::vector) return Multiplier::vector;
-  return layout_of(spec).producer_warps > 0 ? Multiplier::wgmma : Multiplier::mma;
+  return layout.producer_warps > 0 ? Multiplier::wgmma : Multiplier::mma;
 }
 
 ModelParameters default_parameters(const DeviceFacts& device) {
@@ -130,7 +130,7 @@ LaunchModel::LaunchModel(const ModelParameters& parameters, const DecodeStep& of
       waits_(spec.fixup == FixUp::wait) {
   const KernelLayout layout = layout_of(spec);
   const Costs& costs = parameters.costs;
-  const auto multiplier = static_cast<std::size_t>(multiplier_of(spec));
+  const auto multiplier = static_cast<std::size_t>(multiplier_of(spec, layout));
   const bool one_ring = layout.producer_warps > 0;
   const std::int64_t outputs = std::max<std::int64_t>(output_tiles(of, spec), 1);
   tiles_ = std::max<std::int64_t>(lean_tiles(of, spec), 1);

@@ -69,6 +69,9 @@ class LaunchModel {
   LaunchModel(const ModelParameters& parameters, const DecodeStep& step, const KernelSpec& spec, int resident);
   /// Some 50 ns.
   ModelledTime with_grid(std::int64_t grid) const;
+  /// Whether all output tiles of a mixed step are known to be alike (MixedLine::alike), so that a grid may cut them
+  /// alike.
+  bool has_alike_outputs() const { return mixed_ && mixed_->alike > 0; }
 
  private:
   double reads_of_kv(std::int64_t grid) const;

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstddef>
 
-#include "generator/kernel_spec.hpp"
+#include "generator/kernel_layout.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -13,7 +13,7 @@ inline namespace v1 {
 /// What multiplies: matrix instructions of warps, FMAs, or matrix instructions of warpgroups that a producer feeds.
 enum class Multiplier : std::size_t { mma, vector, wgmma };
 inline constexpr std::size_t kMultipliers = 3;
-Multiplier multiplier_of(const KernelSpec& spec);
+Multiplier multiplier_of(const KernelSpec& spec, const KernelLayout& layout);
 
 /// Microseconds at kFittedClockKhz, but for the last three.
 struct Costs {

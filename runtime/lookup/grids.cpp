@@ -98,7 +98,8 @@ std::int64_t ragged_grid(const DecodeStep& step, const KernelSpec& spec) {
 }
 
 int segment_cost(const DecodeStep& step, const KernelSpec& spec) {
-  const KernelFamily& family = *layout_of(spec).family;
+  const KernelLayout layout = layout_of(spec);
+  const KernelFamily& family = *layout.family;
   if (family.prefill_us > 0 && has_prefill(spec.features)) {
     constexpr double kPrefillSegmentUs = 5;  // a segment more, on an H200
     const double element_us = family.prefill_us / (128 * 256);
@@ -113,7 +114,7 @@ int segment_cost(const DecodeStep& step, const KernelSpec& spec) {
   }
   // The time from the last byte of one segment until the next one streams at full rate. A producer warp already
   // requests the next segment meanwhile, so that only the fix-up remains of this time.
-  const double segment_us = layout_of(spec).producer_warps > 0 ? kTensorSegmentUs : kSegmentUs;
+  const double segment_us = layout.producer_warps > 0 ? kTensorSegmentUs : kSegmentUs;
   const double tile_bytes = static_cast<double>(spec.tile) * cache_token_bytes(spec);
   const double tile_us = tile_bytes * spec.ctas_per_sm / memory_rate_per_sm(step.device);
   return static_cast<int>(std::lround(std::clamp(segment_us / tile_us, 0.0, 64.0)));

@@ -13,7 +13,6 @@
 #include "generator/kernel_layout.hpp"
 #include "runtime/lookup/default_config.hpp"
 #include "runtime/lookup/grids.hpp"
-#include "runtime/lookup/mixed_line.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -119,8 +118,7 @@ std::optional<PredictedConfig> best_predicted(std::span<const EstimatedKernel> k
                           .l2_promotion = l2_promotion(step, spec)};
       best = PredictedConfig{config, predicted.us, predicted.doubtful_us};
     };
-    const bool alike = step.is_mixed() && mixed_line(step, spec, layout_of(spec)).alike > 0;
-    if (step.ragged() && !alike) {
+    if (step.ragged() && !launch.has_alike_outputs()) {
       consider(ragged_grid(step, spec));
       continue;
     }

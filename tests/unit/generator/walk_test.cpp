@@ -36,6 +36,11 @@ constexpr int kGroup = 4, kSelectionQueries = 2, kStepTokens = 16;
 namespace contexts {
 #include "tests/device/line.cuh"
 }  // namespace contexts
+#define LEAN_HEADS_IN_STEP
+namespace heads_in_step {
+#include "tests/device/line.cuh"
+}  // namespace heads_in_step
+#undef LEAN_HEADS_IN_STEP
 namespace two_caches {
 constexpr int kSelectionBlock = 16;
 constexpr bool kSecondCache = true;
@@ -74,7 +79,11 @@ struct Kernel {
   static constexpr int kMostTokens = kQLen, kHeadsOfGroup = kGroup, kRowsOfBlock = kRows, kInStep = kRowBlocksInStep,
                        kTokensOfTile = kTile, kSees = kWindow;
   static bool start(const LeanDecodeArgs& args, u32* sums, Line& at) {
-    return start_walk(args, first_length(args), sums, at, at.rest, at.any_rest);
+    if (!start_walk(args, first_length(args), sums, at, at.rest, at.any_rest)) return false;
+    // It begins with an output tile, if the range has the beginning of any.
+    Walk behind = at;
+    EXPECT_TRUE(at.segment.tile_begin == 0 || !next_of_range(args, behind));
+    return true;
   }
   static bool next(const LeanDecodeArgs& args, Line& at) {
     if (next_of_range(args, at)) return true;
@@ -114,8 +123,8 @@ std::vector<int> lengths_of(int batch, int capacity, unsigned seed) {
 template <class Walk, class Start, class Next, class EndRead>
 void expect_all_tiles(LeanDecodeArgs args, unsigned grid, Start start, Next next, EndRead end_read,
                       const std::vector<int>& lengths, const std::vector<int>& tokens,
-                      const std::function<void(const Walk&)>& look = {}) {
-  args.grid_reciprocal = lean_reciprocal(grid);
+                      const std::function<void(const Walk&)>& look = {}, unsigned ctas_of_range = 1) {
+  args.grid_reciprocal = lean_reciprocal(grid / ctas_of_range);
   std::map<std::pair<int, int>, std::vector<int>> times;  // of each request and KV head, of each of its LeanTiles
   for (int request = 0; request < args.batch; ++request)
     for (int head = 0; head < kHeads; ++head)
@@ -160,6 +169,34 @@ TEST(Walk, EveryLeanTileOfEveryContextIsWalkedOnce) {
             return contexts::start_walk(a, contexts::first_length(a), sums, at);
           },
           contexts::next_segment, contexts::end_read, lengths, lengths);
+    }
+  }
+}
+
+TEST(Walk, KvHeadsInStepHaveTheSameRanges) {
+  for (const int batch : {1, 5, 32, 40, 300}) {
+    for (const unsigned ranges : {1u, 7u, 45u}) {
+      const std::vector<int> given = lengths_of(batch, kCapacity, 3);
+      std::vector<int> lengths;
+      for (const int length : given) lengths.push_back(std::clamp(length, 0, kCapacity));
+      LeanDecodeArgs args{};
+      args.batch = batch, args.kv_heads = kHeads, args.segment_cost = ranges % 2;
+      args.context_lengths = given.data(), args.context_capacity = kCapacity;
+      std::map<u32, std::vector<std::tuple<int, u32, u32>>> segments;  // of each CTA
+      expect_all_tiles<heads_in_step::Walk>(
+          args, ranges * kHeads,
+          [](const LeanDecodeArgs& a, u32* sums, heads_in_step::Walk& at) {
+            return heads_in_step::start_walk(a, heads_in_step::first_length(a), sums, at);
+          },
+          heads_in_step::next_segment, heads_in_step::end_read, lengths, lengths,
+          [&](const heads_in_step::Walk& at) {
+            EXPECT_EQ(at.segment.kv_head, static_cast<int>(blockIdx.x % kHeads));
+            segments[blockIdx.x].emplace_back(at.segment.request, at.segment.tile_begin, at.segment.tile_end);
+          },
+          kHeads);
+      for (u32 range = 0; range < ranges; ++range) {
+        EXPECT_EQ(segments[range * kHeads], segments[range * kHeads + 1]);
+      }
     }
   }
 }
