@@ -9,6 +9,8 @@
 namespace leanattn {
 inline namespace v1 {
 
+/// Of 12 warps, those with steps of 64 tokens have two walks, and those with longer ones three warpgroups of prefill.
+inline constexpr int kMixedWarpTokens = 16;
 inline constexpr int kMatrixRows = 64;  // of a warpgroup's matrix instruction
 inline constexpr int kFewRows = 16;     // the most query rows of a latent cache that two warpgroups take without roles
 

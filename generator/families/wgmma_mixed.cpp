@@ -19,16 +19,16 @@ namespace wgmma_mixed {
 
 // Warps 0 to 7 have many rows, 8 to 10 request for them, 11 requests for warps 12 to 15, which have few.
 constexpr int kWarps = 12, kThreads = 512, kWarpsForMany = 11, kFewStages = 4, kBarriersOfWalk = 8;
-constexpr int kMixedWarps[] = {kWarps}, kStages[] = {2, 3, 4}, kOnePerSm[] = {1};
-constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kMixedWarps, kTensorWarpTokens, kStages, kOnePerSm}};
+constexpr int kMixedWarps[] = {kWarps}, kWarpTokens[] = {kMixedWarpTokens}, kStages[] = {2, 3, 4}, kOnePerSm[] = {1};
+constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kMixedWarps, kWarpTokens, kStages, kOnePerSm}};
 constexpr DefaultDepth kDepths[] = {{kWarps, 1, 3}, {kWarps, 1, 2}};
 // Registers of a thread with many rows, of one that requests KV, and of one with few rows.
 constexpr int kManyRegisters = 168, kRequestRegisters = 56, kFewRegisters = 120;
 static_assert(256 * kManyRegisters + 128 * (kRequestRegisters + kFewRegisters) <= 65536);
 
 bool takes(const KernelSpec& spec) {
-  return spec.warps == kWarps && !spec.features.latent && spec.features.ragged_q &&
-         query_rows(spec.features, spec.group) > kMatrixRows;
+  return spec.warps == kWarps && spec.warp_tokens == kMixedWarpTokens && !spec.features.latent &&
+         spec.features.ragged_q && query_rows(spec.features, spec.group) > kMatrixRows;
 }
 
 /// Up to so many query tokens are few: their rows take 16 columns of the matrix instructions, or those of one token.
@@ -42,7 +42,7 @@ KernelSpec spec_of_many(const KernelSpec& spec) {
 
 KernelSpec spec_of_few(const KernelSpec& spec) {
   KernelSpec few = spec;
-  few.warps = 4, few.warp_tokens = 16, few.tile = 64, few.stages = kFewStages;
+  few.warps = 4, few.warp_tokens = kMixedWarpTokens, few.tile = 64, few.stages = kFewStages;
   few.features.q_len = few_tokens(spec);
   return few;
 }

@@ -1,5 +1,5 @@
-// wgmma_prefill.cpp -- the family for many query rows: two warpgroups have 64 rows each, on the rows of wgmma, and both
-// take every step (templates/attend/wgmma_prefill.cuh).
+// wgmma_prefill.cpp -- the family for many query rows: two or three warpgroups have 64 rows each, on the rows of wgmma,
+// and all take every step (templates/attend/wgmma_prefill.cuh).
 #include <fmt/format.h>
 
 #include "generator/families/shared.hpp"
@@ -15,13 +15,15 @@ namespace wgmma_prefill {
 
 // The wider a step, the fewer bytes of shared memory a matrix instruction reads for its work. Heads of 256 columns have
 // registers for steps of 80 tokens.
-constexpr int kEightWarpsOnly[] = {8}, kWarpTokens[] = {16, 20, 32}, kOnePerSm[] = {1};
-constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kEightWarpsOnly, kWarpTokens, kTensorStages, kOnePerSm}};
-constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 2, 20}, {8, 1, 3}, {8, 1, 2}},
+constexpr int kWarps[] = {8, 12}, kWarpTokens[] = {16, 20, 24, 28, 32}, kOnePerSm[] = {1};
+constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kWarps, kWarpTokens, kTensorStages, kOnePerSm}};
+constexpr DefaultDepth kDepths[] = {{12, 1, 4, 28}, {8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 2, 20}, {8, 1, 3}, {8, 1, 2}},
                        kDepthsOfBytes[] = {{8, 1, 3, 32}, {8, 1, 6}, {8, 1, 4}, {8, 1, 3}, {8, 1, 2}};
 
 bool takes(const KernelSpec& spec) {
-  return spec.warps == 8 && !spec.features.latent && query_rows(spec.features, spec.group) > kMatrixRows;
+  const int rows = query_rows(spec.features, spec.group);
+  const bool three = spec.warps == 12 && spec.warp_tokens != kMixedWarpTokens && rows > 2 * kMatrixRows;
+  return !spec.features.latent && rows > kMatrixRows && (spec.warps == 8 || three);
 }
 
 Result<void> supports(const KernelSpec& spec) {
@@ -36,7 +38,7 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
   if (auto ok = fits_wgmma(spec, layout, /*gathered_step=*/128); !ok) return ok;
   // Of its rows, a thread holds half of O's columns, half of a step's scores, and the weights in pairs. Beside these it
   // needs others; with fewer, ptxas spills or serialises wgmma.
-  constexpr int kOthers = 32;
+  constexpr int kOthers = 28;
   const int held = value_dim(spec) / 2 + layout.step_tokens / 2 + layout.step_tokens / 4;
   if (held + kOthers > layout.consumer_registers)
     return unsupported_spec(
@@ -50,6 +52,7 @@ Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
 void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   lay_out_producer(spec, layout, /*buffers=*/true, /*warpgroup=*/true);
   if (layout.converts_rows) layout.consumer_registers = 208, layout.producer_registers = 88;
+  if (spec.warps == 12) layout.consumer_registers = 152, layout.producer_registers = 56;
   layout.stage_parts = 2;
   // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
   if (spec.features.ragged_q && !spec.features.batch_invariant)
@@ -83,12 +86,12 @@ std::span<const DefaultDepth> default_depths(const KernelSpec& base) {
 constinit const KernelFamily kWgmmaPrefill{
     .name = "wgmma_prefill",
     .description =
-        "a producer fills one ring; two warpgroups with 64 query rows each, whose products overlap the softmax",
+        "a producer fills one ring; two or three warpgroups with 64 query rows each, whose products overlap the softmax",
     .loads = wgmma_prefill::kLoads,
     .takes = wgmma_prefill::takes,
     .supports = wgmma_prefill::supports,
     .fits = wgmma_prefill::fits,
-    .most_rows = [](const KernelSpec&) { return 2 * kMatrixRows; },
+    .most_rows = [](const KernelSpec& spec) { return spec.warps / 4 * kMatrixRows; },
     .lay_out = wgmma_prefill::lay_out,
     .query_rows_lead = true,
     .rows_are_split = true,

@@ -46,15 +46,21 @@ LEAN_DEVICE void store_query(const LeanDecodeArgs& args, const Segment& s, Opera
   load_query_rows(args, s, first_row(), (int)threadIdx.x / 128, shared.q);
 }
 
-// Warpgroups take turns at issuing, the first one first, in all output tiles where both have rows: then one of them
-// makes its weights while the matrix unit works for the other one. A turn begins when the other one's has ended.
+// Warpgroups take turns at issuing, the first one first, in all output tiles where more than one has rows: then one of
+// them makes its weights while the matrix unit works for the others. A turn begins when the one before it has ended, and
+// the turn behind an output tile is the first warpgroup's. Barrier 7 is the producer's.
+constexpr int kFirstTurn = kFirstBarrier + (kWarpgroups == 2 ? 5 : 8);
 LEAN_DEVICE void begin_turn(int warpgroup) {
-  asm volatile("bar.sync %0, 256;" ::"r"(kFirstBarrier + 5 + warpgroup) : "memory");
+  asm volatile("bar.sync %0, 256;" ::"r"(kFirstTurn + warpgroup) : "memory");
 }
-LEAN_DEVICE void end_turn(int warpgroup) {
-  asm volatile("bar.arrive %0, 256;" ::"r"(kFirstBarrier + 5 + (warpgroup ^ 1)) : "memory");
+LEAN_DEVICE void pass_turn(int to) { asm volatile("bar.arrive %0, 256;" ::"r"(kFirstTurn + to) : "memory"); }
+static_assert(kWarpgroups == 2 || kWarpgroups == 3, "of which there are barriers");
+
+// The warpgroup whose turn follows.
+LEAN_DEVICE int next_in_turn(const Segment& s, int warpgroup) {
+  if constexpr (kWarpgroups == 2) return warpgroup ^ 1;
+  return warpgroup + 1 < kWarpgroups && has_rows(s, warpgroup + 1) ? warpgroup + 1 : 0;
 }
-static_assert(kWarpgroups == 2, "turns alternate");
 
 // Issues S = Q K^T of the step at `at`, as one group of instructions.
 LEAN_DEVICE void issue_scores(const KvRing& ring, const RingPosition& at, u32 q, float (&score)[kStepTokens / 8][4]) {
@@ -144,9 +150,10 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   if (read >= end) return;
   const bool in_turn = has_rows(s, 1);
   if (in_turn && !order.begun) {
-    if (warpgroup == 1) end_turn(warpgroup);
+    if (warpgroup == 1) pass_turn(0);
     order.begun = true;
   }
+  const int next = next_in_turn(s, warpgroup);
   // The query tokens of the warpgroup's rows.
   const int row = uniform(s.row_block * kRows + warpgroup * 64), first_token = row / kGroup,
             last_token = min((row + 63) / kGroup, uniform(s.query.count) - 1);
@@ -182,7 +189,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   if constexpr (kGathers) fence_async_proxy();
   if (in_turn) begin_turn(warpgroup);
   issue_scores(ring, at, q, score);
-  if (in_turn) end_turn(warpgroup);
+  if (in_turn) pass_turn(next);
   look_at_masks();
   wgmma_wait<0>();
   finish();
@@ -198,7 +205,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
     if (in_turn) begin_turn(warpgroup);
     issue_scores(ring, at, q, score);
     issue_values(ring, before_at, weight, a);
-    if (in_turn) end_turn(warpgroup);
+    if (in_turn) pass_turn(next);
     look_at_masks();
     wgmma_wait<1>();
     finish();
