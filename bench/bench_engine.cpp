@@ -53,6 +53,7 @@ Result<void> write_winners(const std::filesystem::path& directory, int problems)
     Config config = default_config({*device, problem, shape});
     config.grid = 1 + i % 64;
     trial.config = to_json(config);
+    trial.kernel_revision = kernel_revision(config.spec);
     trial.samples = 5;
     trial.median_us = 10;
     if (auto added = (*database)->add_trial(*session, trial); !added) return tl::unexpected(added.error());

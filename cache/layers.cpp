@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -52,17 +53,25 @@ std::unique_ptr<TuningDb> open_layer(const Layer& layer, Remarks remarks) {
 
 /// How far from `now` the software is that a winner was measured under. The smaller, the better: a driver changes
 /// times, and other kernels may also change which configuration is fastest.
-std::pair<int, int> software_distance(const Winner& winner, const Environment& now) {
-  if (same_software(winner.environment, now)) return {0, 0};
-  Environment only_kernels;
-  only_kernels.library_revision = now.library_revision;
-  if (same_software(winner.environment, only_kernels)) return {1, 0};
+std::pair<int, int> software_distance(const Winner& winner, const Software& now) {
+  if (same_software(winner, now)) return {0, 0};
+  if (same_kernel(winner, now)) return {1, 0};
   return {2, -winner.library_version};
 }
 
+/// The same, which asks once for each configuration: thousands of winners share some dozens.
+Software remembering(const Software& now) {
+  if (!now.kernel_revision) return now;
+  const auto known = std::make_shared<std::map<std::string, std::string>>();
+  return {now.environment, [ask = now.kernel_revision, known](const std::string& config) {
+            const auto [at, made] = known->try_emplace(config);
+            if (made) at->second = ask(config);
+            return at->second;
+          }};
+}
+
 /// Appends the winners of a layer that no layer before it has, and replaces those that are farther from `now`.
-void add_winners(std::vector<Winner> winners, const Layer& layer, const std::optional<Environment>& now,
-                 LayeredWinners& result) {
+void add_winners(std::vector<Winner> winners, const Layer& layer, const Software& now, LayeredWinners& result) {
   result.entries.reserve(result.entries.size() + winners.size());  // what follows looks into the entries' texts
   using Key = std::tuple<std::string_view, std::string_view, std::string_view>;
   std::map<Key, std::size_t> taken;
@@ -71,14 +80,13 @@ void add_winners(std::vector<Winner> winners, const Layer& layer, const std::opt
     taken.emplace(Key(winner.problem, winner.shape, winner.policy), i);
   }
   for (Winner& winner : winners) {
-    if (now) winner.stale = !same_software(winner.environment, *now);
     const auto known = taken.find(Key(winner.problem, winner.shape, winner.policy));
     if (known == taken.end()) {
       result.entries.push_back({std::move(winner), layer.name});
       continue;
     }
     LayeredWinners::Entry& entry = result.entries[known->second];
-    if (!now || software_distance(entry.winner, *now) <= software_distance(winner, *now)) continue;
+    if (!now.environment || software_distance(entry.winner, now) <= software_distance(winner, now)) continue;
     taken.erase(known);  // its texts go
     entry = {std::move(winner), layer.name};
   }
@@ -86,8 +94,9 @@ void add_winners(std::vector<Winner> winners, const Layer& layer, const std::opt
 
 /// The winners of one problem, or of all, and what the database has to say about them; nullopt where it cannot be read.
 std::optional<std::vector<Winner>> winners_of(TuningDb& db, const Layer& layer, const DeviceModel& device,
-                                              std::optional<std::string_view> problem, Remarks remarks) {
-  auto winners = db.winners(device, problem);
+                                              std::optional<std::string_view> problem, const Software& now,
+                                              Remarks remarks) {
+  auto winners = db.winners(device, problem, now);
   if (!winners) {
     skip(layer, winners.error(), remarks);
     return std::nullopt;
@@ -97,15 +106,19 @@ std::optional<std::vector<Winner>> winners_of(TuningDb& db, const Layer& layer, 
 }
 
 /// Errors: those of the database.
-Result<std::vector<LayerContents::Device>> devices_of(TuningDb& db) {
-  const auto stats = db.stats();
-  if (!stats) return tl::unexpected(stats.error());
+Result<std::vector<LayerContents::Device>> devices_of(TuningDb& db, const Software& now) {
+  const auto models = db.device_models();
+  if (!models) return tl::unexpected(models.error());
   std::vector<LayerContents::Device> devices;
-  for (const DeviceStats& device : stats->devices) {
-    auto environments = db.environments(device.model);
+  for (const DeviceModel& model : *models) {
+    auto environments = db.environments(model);
     if (!environments) return tl::unexpected(environments.error());
-    devices.push_back({.model = device.model,
-                       .winners = device.winners,
+    const auto winners = db.winners(model, std::nullopt, now);
+    if (!winners) return tl::unexpected(winners.error());
+    devices.push_back({.model = model,
+                       .winners = std::ssize(*winners),
+                       .changed = std::count_if(winners->begin(), winners->end(),
+                                                [&](const Winner& winner) { return !same_kernel(winner, now); }),
                        .newest = environments->empty() ? Environment{} : std::move(environments->back())});
   }
   return devices;
@@ -127,12 +140,14 @@ std::filesystem::path installed_database(const std::filesystem::path& directory)
   return below(beside);
 }
 
-std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory) {
+std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory,
+                                          const Software& now) {
   std::vector<LayerContents> all;
+  const Software software = remembering(now);
   for (Layer& layer : layers(user_directory)) {
     LayerContents& contents = all.emplace_back();
     auto db = try_to_open(layer);
-    auto devices = db ? devices_of(**db) : tl::unexpected(db.error());
+    auto devices = db ? devices_of(**db, software) : tl::unexpected(db.error());
     if (devices) {
       contents.devices = *std::move(devices);
     } else {
@@ -144,23 +159,22 @@ std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::p
 }
 
 LayeredWinners load_layered_winners(const DeviceModel& device,
-                                    const std::optional<std::filesystem::path>& user_directory,
-                                    const std::optional<Environment>& now) {
+                                    const std::optional<std::filesystem::path>& user_directory, const Software& now) {
   LayeredWinners result;
   const Remarks remarks{result.warnings, result.locked};
+  const Software software = remembering(now);
   for (const Layer& layer : layers(user_directory)) {
     const auto db = open_layer(layer, remarks);
     if (!db) continue;
-    auto winners = winners_of(*db, layer, device, std::nullopt, remarks);
+    auto winners = winners_of(*db, layer, device, std::nullopt, software, remarks);
     if (!winners) continue;
-    add_winners(*std::move(winners), layer, now, result);
+    add_winners(*std::move(winners), layer, software, result);
   }
   return result;
 }
 
 WinnersByProblem open_layered_winners(const DeviceModel& device,
-                                      const std::optional<std::filesystem::path>& user_directory,
-                                      const std::optional<Environment>& now) {
+                                      const std::optional<std::filesystem::path>& user_directory, const Software& now) {
   WinnersByProblem result;
   const Remarks remarks{result.warnings, result.locked};
   std::vector<Layer> usable;
@@ -181,17 +195,18 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
   }
   result.read = [usable = std::move(usable), device, now](std::span<const std::string> problems) {
     LayeredWinners read;
+    const Software software = remembering(now);
     for (const Layer& layer : usable) {
       const Remarks said{read.warnings, read.locked};
       const auto db = open_layer(layer, said);
       if (!db) continue;
       std::vector<Winner> winners;
       for (const std::string& problem : problems) {
-        auto more = winners_of(*db, layer, device, problem, said);
+        auto more = winners_of(*db, layer, device, problem, software, said);
         if (!more) break;
         std::move(more->begin(), more->end(), std::back_inserter(winners));
       }
-      add_winners(std::move(winners), layer, now, read);
+      add_winners(std::move(winners), layer, software, read);
     }
     return read;
   };

@@ -18,10 +18,11 @@ inline namespace v1 {
 /// installed_database; "none": no such layer). Missing layers are skipped; unusable ones are skipped with a warning;
 /// one that is locked is waited for (2 s, LEANATTN_BUSY_TIMEOUT_MS), then skipped too. All are opened read-only, and
 /// the installed one without locks. `now` is what runs on this machine: a winner measured under other software is
-/// stale, whichever layer it is from; nullopt leaves each layer its own view. Of several layers that know a key, the
-/// one answers whose software is closest to `now`: that with the same driver, NVRTC and kernels (library revision),
-/// else that with the same kernels, else that of the highest library version. Of equally close ones, and where `now` is
-/// nullopt, it is the first. So a winner of an older library does not hide one that came with the newer library.
+/// stale, whichever layer it is from; without an environment in it, each layer has its own view of driver and NVRTC. Of
+/// several layers that know a key, the one answers whose software is closest to `now`: that with the same driver, NVRTC
+/// and kernel, else that with the same kernel, else that of the highest library version. Of equally close ones, and
+/// without an environment, it is the first. So a winner of an older library does not hide one that came with the newer
+/// library.
 struct LayeredWinners {
   struct Entry {
     Winner winner;
@@ -33,7 +34,7 @@ struct LayeredWinners {
 };
 LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<std::filesystem::path>& user_directory,
-                                    const std::optional<Environment>& now = std::nullopt);
+                                    const Software& now = {});
 
 /// The same winners, to be read when a problem is first met: of the hundred problems that a site has tuned, an engine
 /// meets a few.
@@ -47,7 +48,7 @@ struct WinnersByProblem {
 };
 WinnersByProblem open_layered_winners(const DeviceModel& device,
                                       const std::optional<std::filesystem::path>& user_directory,
-                                      const std::optional<Environment>& now = std::nullopt);
+                                      const Software& now = {});
 /// Those that are in memory already.
 WinnersByProblem by_problem(LayeredWinners winners);
 
@@ -61,6 +62,7 @@ struct LayerContents {
   struct Device {
     DeviceModel model;
     std::int64_t winners = 0;  ///< under all L2 policies
+    std::int64_t changed = 0;  ///< of these, whose kernel is another one now
     Environment newest = {};   ///< what its sessions were last measured under; empty without sessions
   };
   std::string layer;  ///< "user", "site" or "shipped"
@@ -70,7 +72,8 @@ struct LayerContents {
   std::vector<Device> devices;
 };
 /// Of every layer, in their order, those that cannot be used included.
-std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory);
+std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory,
+                                          const Software& now = {});
 
 }  // namespace v1
 }  // namespace leanattn

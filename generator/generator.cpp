@@ -56,25 +56,38 @@ std::string with_entry_name(std::string_view text, std::string_view entry) {
   return out;
 }
 
-/// A kernel's text but for its entry point.
-std::string body_of(KernelSource& source) {
+/// Leaves of a text what its kernel uses. What is only to be hashed stays as it is.
+std::string pruned(const KernelSource& source, std::string_view text, std::span<const std::string_view> roots = {}) {
+  if (source.hashes != nullptr) return std::string(text);
+  const int cuda_arch = 100 * source.spec.arch.major + 10 * source.spec.arch.minor;
+  return remove_unreached(shorten(resolve_branches(text, cuda_arch)), roots);
+}
+
+/// Adds a kernel's parts but for its entry point.
+void add_body(KernelSource& source) {
   const KernelFamily& family = *source.layout.family;
   for (const auto add_part : {add_constants, add_line, family.add_modules, add_merge}) add_part(source);
   if (!family.cta.empty()) source.add({family.cta});
-  return std::move(source.text);
+}
+
+void add_entry(KernelSource& source) {
+  const std::string_view entry = source.layout.family->entry;
+  if (source.hashes != nullptr) return source.add({entry});
+  source.add_text(with_entry_name(template_text(entry), kernel_name(source.spec)));
 }
 
 /// What the entry points of templates/ call of the walks that share a CTA.
 constexpr std::string_view kCalledOfHalf[] = {"enter_cta", "produce_in_cta", "attend_in_cta"};
 
 /// The walks that share a CTA, each in a namespace, so that their constants and modules may have the same names.
-std::string bodies_of(const std::array<KernelHalf, 2>& halves, int cuda_arch) {
+std::string bodies_of(const std::array<KernelHalf, 2>& halves, const ModuleHashes* hashes) {
   constexpr const char* kNames[] = {"many", "few"};
   std::string text;
   int threads = 0;
   for (std::size_t i = 0; i < halves.size(); ++i) {
     const auto& [spec, layout] = halves[i];
-    KernelSource source{.spec = spec, .layout = layout, .variant = KernelVariant::whole, .is_half = true};
+    KernelSource source{
+        .spec = spec, .layout = layout, .variant = KernelVariant::whole, .hashes = hashes, .is_half = true};
     text += fmt::format("namespace {} {{\n", kNames[i]);
     if (threads > 0) {
       // Its producer's warp is the last one of the warpgroup that requests KV, in front of its own warpgroup.
@@ -87,12 +100,29 @@ std::string bodies_of(const std::array<KernelHalf, 2>& halves, int cuda_arch) {
           "#define threadIdx thread_of_walk()\n\n",
           threads, threads + layout.threads - workers, workers);
     }
-    text += remove_unreached(shorten(resolve_branches(body_of(source), cuda_arch)), kCalledOfHalf);
+    add_body(source);
+    text += pruned(source, source.text, kCalledOfHalf);
     if (threads > 0) text += "#undef threadIdx\n";
     text += fmt::format("}}  // namespace {}\n\n", kNames[i]);
     threads += layout.threads;
   }
   return text;
+}
+
+/// A kernel's text behind its header, which `source` begins without.
+std::string text_of(KernelSource& source) {
+  const KernelFamily& family = *source.layout.family;
+  if (family.halves == nullptr) {
+    add_body(source);
+    add_entry(source);
+    return pruned(source, source.text);
+  }
+  if (source.spec.features.spans) source.define("LEAN_SPANS"), source.define("LEAN_LONG_ARGUMENTS");
+  add_arguments(source);
+  const std::string arguments = std::exchange(source.text, bodies_of(family.halves(source.spec), source.hashes));
+  family.add_modules(source);
+  add_entry(source);
+  return pruned(source, arguments, names_in(source.text)) + source.text;
 }
 
 }  // namespace
@@ -112,21 +142,7 @@ Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant) {
                        .threads = layout.threads,
                        .shared_bytes = layout.shared_bytes};
   KernelSource source{.spec = spec, .layout = layout, .variant = variant};
-  const int cuda_arch = 100 * spec.arch.major + 10 * spec.arch.minor;
-  const std::string entry = with_entry_name(template_text(family.entry), kernel.entry);
-  if (family.halves != nullptr) {
-    if (spec.features.spans) source.define("LEAN_SPANS"), source.define("LEAN_LONG_ARGUMENTS");
-    add_arguments(source);
-    const std::string arguments = std::exchange(source.text, bodies_of(family.halves(spec), cuda_arch));
-    family.add_modules(source);
-    source.add_text(entry);
-    kernel.source += remove_unreached(shorten(resolve_branches(arguments, cuda_arch)), names_in(source.text));
-    kernel.source += source.text;
-  } else {
-    source.text = body_of(source);
-    source.add_text(entry);
-    kernel.source += remove_unreached(shorten(resolve_branches(source.text, cuda_arch)));
-  }
+  kernel.source += text_of(source);
   return kernel;
 }
 
@@ -136,6 +152,29 @@ std::string joined_templates(std::string_view first_line, std::initializer_list<
   for (const std::string_view name : names)
     source.append("// ---- templates/").append(name).append(" ----\n").append(template_text(name)).append("\n");
   return source;
+}
+
+ModuleHashes module_hashes(std::span<const EmbeddedTemplate> templates) {
+  ModuleHashes hashes;
+  for (const EmbeddedTemplate& t : templates) {
+    std::string code;
+    append_code(code, t.text);
+    hashes.emplace(t.name, fmt::format("{:016x}", XXH3_64bits(code.data(), code.size())));
+  }
+  return hashes;
+}
+
+std::string kernel_revision(const KernelSpec& spec, const ModuleHashes& hashes) {
+  const KernelLayout layout = layout_of(spec);
+  KernelSource source{.spec = spec, .layout = layout, .variant = KernelVariant::whole, .hashes = &hashes};
+  std::string code;
+  append_code(code, text_of(source));
+  return fmt::format("{:016x}", XXH3_64bits(code.data(), code.size()));
+}
+
+std::string kernel_revision(const KernelSpec& spec) {
+  static const ModuleHashes hashes = module_hashes(embedded_templates());
+  return kernel_revision(spec, hashes);
 }
 
 const std::string& generator_revision() {

@@ -31,9 +31,14 @@ enum class KernelVariant : std::uint8_t {
 /// Errors: those of validate(spec); invalid_argument for stamps of a kernel with LSE.
 Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant = KernelVariant::whole);
 
+/// Content hash (XXH3-64, hex) over what a kernel is made of: the code of its modules, and its constants. A winner is
+/// stale where its kernel has another one by now. The spec must be valid. Some tens of microseconds: no source is
+/// emitted.
+std::string kernel_revision(const KernelSpec& spec);
+
 /// Content hash (XXH3-128, hex) over all templates and the generator's own version: provenance of results, and what
-/// makes winners stale. Lines that are empty or hold nothing but a comment do not count: no kernel depends on them.
-/// Computed once a process.
+/// says whether two libraries are alike. Lines that are empty or hold nothing but a comment do not count: no kernel
+/// depends on them. Computed once a process.
 const std::string& generator_revision();
 /// The hash over other templates. Exposed for tests.
 std::string revision_of(std::span<const EmbeddedTemplate> templates);

@@ -12,7 +12,12 @@ namespace leanattn {
 inline namespace v1 {
 
 void KernelSource::add(std::initializer_list<std::string_view> modules) {
-  for (const std::string_view module : modules) add_text(template_text(module));
+  for (const std::string_view module : modules) {
+    if (hashes == nullptr)
+      add_text(template_text(module));
+    else
+      text.append(hashes->at(module)).push_back('\n');
+  }
 }
 
 void KernelSource::add_text(std::string_view changed_text) {
@@ -35,6 +40,7 @@ void KernelSource::flag(std::string_view name, bool value, std::string_view why)
 
 void KernelSource::constant(std::string_view type, std::string_view name, std::string_view value,
                             std::string_view why) {
+  if (hashes != nullptr && (value == "0" || value == "false")) return;
   text += fmt::format("constexpr {} {} = {};   // {}\n", type, name, value, why);
 }
 

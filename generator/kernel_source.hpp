@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -13,18 +14,27 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Counts changes of the text that generator/ writes itself, where they change instructions. Changes of the templates
-/// show in their bytes.
+/// Counts changes of the text that generator/ writes itself, where they change instructions: for ranks, whose kernels
+/// must understand each other, and for generator_revision(). Changes of the templates show in their bytes.
 inline constexpr std::string_view kGeneratorVersion = "5";
 
 /// Where in the list of constants a family adds its own: behind those of the query rows, the warps, the steps, and the
 /// way in which rows are copied.
 enum class ConstantGroup : std::uint8_t { rows, warps, steps, copies };
 
+/// Of each module, the hash of its code (hex). Words and white space do not count.
+using ModuleHashes = std::map<std::string_view, std::string>;
+ModuleHashes module_hashes(std::span<const EmbeddedTemplate> templates);
+/// kernel_revision() with other templates. Exposed for tests.
+std::string kernel_revision(const KernelSpec& spec, const ModuleHashes& hashes);
+
 struct KernelSource {
   const KernelSpec& spec;
   const KernelLayout& layout;
   KernelVariant variant;
+  /// Not null: the text is only to be hashed, and has of each module its hash. It lacks the constants that are 0 or
+  /// false, as are those of a feature that the kernel does not have, so that another feature changes no revision.
+  const ModuleHashes* hashes = nullptr;
   bool is_half = false;  ///< of a kernel that has in front what halves share
   std::string text = {};
 

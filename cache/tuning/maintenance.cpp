@@ -39,7 +39,7 @@ std::vector<std::string> find_tuning_damage(SQLite::Database& database) {
   while (devices.executeStep()) {
     const DeviceModel device = read_device(devices, 0);
     for (const char* policy : {"cold", "warm"}) read_limits_of(database, device, policy, limits);
-    read_winners(database, device, std::nullopt, winners);
+    read_winners(database, device, std::nullopt, {}, winners);
   }
   for (const auto& [count, what] :
        {std::pair{winners,
@@ -97,15 +97,15 @@ Result<void> export_database(SQLite::Database& database, const std::string& name
 
 namespace {
 
-// A group is what stays or goes together: the trials of one key, configuration and software, since which of them stands
-// for the configuration depends on all. Winners, the fastest trials beside them and the newest trial of each key, which
-// decides whose software counts, are crowned, and so is their whole group. ?3 is now: where a trial of a key comes from
-// the future, one of two clocks is wrong, and nobody can tell which trials of that key are old or decide its winner. So
-// all of them stay.
+// A group is what stays or goes together: the trials of one key, configuration, driver and NVRTC, since which of them
+// stands for the configuration, and whether it counts, depends on all. Winners, the fastest trials beside them and the
+// newest trial of each key, which decides whose software counts, are crowned, and so is their whole group. ?3 is now:
+// where a trial of a key comes from the future, one of two clocks is wrong, and nobody can tell which trials of that
+// key are old or decide its winner. So all of them stay.
 constexpr const char* kGroups =
     "WITH placed AS (SELECT t.id AS id, t.created AS created, s.device_model_id AS d, t.problem_id AS p,"
     "   t.shape_id AS h, t.policy AS y, t.config_id AS c, e.driver_version AS v, e.driver_release AS r,"
-    "   e.nvrtc_version AS n, e.library_revision AS l, length(t.samples_json) + length(t.reason) AS bytes,"
+    "   e.nvrtc_version AS n, length(t.samples_json) + length(t.reason) AS bytes,"
     "   EXISTS(SELECT 1 FROM winners w WHERE w.trial_id = t.id OR w.fastest_trial_id = t.id)"
     "   OR (t.status = 'ok' AND 1 = row_number() OVER ("
     "     PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy"
@@ -114,7 +114,7 @@ constexpr const char* kGroups =
     "   max(t.created) OVER (PARTITION BY s.device_model_id, t.problem_id, t.shape_id, t.policy) > ?3 AS ahead"
     "   FROM trials t JOIN sessions s ON s.id = t.session_id JOIN environments e ON e.id = s.environment_id),"
     " judged AS (SELECT id, bytes, min(id) OVER same AS leader, max(created) OVER same AS newest,"
-    "   max(crowned OR ahead) OVER same AS kept FROM placed WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n, l)) ";
+    "   max(crowned OR ahead) OVER same AS kept FROM placed WINDOW same AS (PARTITION BY d, p, h, y, c, v, r, n)) ";
 
 /// What no trial refers to any more. Sessions that began after `cutoff` stay even without trials, and so do those of
 /// the last day, one of which may be about to add its first.

@@ -23,7 +23,7 @@ std::vector<std::string> find_tuning_damage(SQLite::Database& database);
 /// Errors: invalid_argument (`file` exists), cache_unavailable.
 Result<void> export_database(SQLite::Database& database, const std::string& name, const std::filesystem::path& file);
 
-/// Drops groups of trials (one key, configuration and software) whose newest was created before `cutoff`, and what
+/// Drops groups of trials (one key, configuration, driver and NVRTC) whose newest was created before `cutoff`, and what
 /// nothing refers to any more. The groups of winners and of fastest trials stay, so that deriving the winners anew
 /// gives the same ones; they must have been derived before. Returns how many trials went. Throws SQLite::Exception.
 std::int64_t drop_old_trials(SQLite::Database& database, const std::string& cutoff);

@@ -34,21 +34,29 @@ bool next_row(SQLite::Statement& statement, Unreadable unreadable, bool& failed)
   return false;
 }
 
-/// A damaged file of before version 4, which is not migrated first, lacks these columns.
+/// A damaged file of an earlier version, which is not migrated first, lacks some columns.
 struct SourceColumns {
   std::string session = kSessionColumns;
+  std::string trial = kTrialColumns;
   std::string limit_digest = "r.digest";
   bool has_digests = true;
 };
 
 SourceColumns columns_of(SQLite::Database& source) {
-  constexpr std::string_view kVersions = "s.library_version, s.schema_version";
+  const auto has = [&](const std::string& table, const std::string& column) {
+    const std::string sql = "SELECT count(*) FROM pragma_table_info('" + table + "') WHERE name = '" + column + "'";
+    return ask_number(source, sql.c_str()) > 0;
+  };
+  const auto replace = [](std::string& columns, std::string_view missing, const char* by) {
+    columns.replace(columns.find(missing), missing.size(), by);
+  };
   SourceColumns columns;
-  if (ask_number(source, "SELECT count(*) FROM pragma_table_info('sessions') WHERE name = 'library_version'") == 0) {
-    columns.session.replace(columns.session.find(kVersions), kVersions.size(), "0, 0");
+  if (!has("sessions", "library_version")) {  // before version 4
+    replace(columns.session, "s.library_version, s.schema_version", "0, 0");
     columns.limit_digest = "NULL";
     columns.has_digests = false;
   }
+  if (!has("trials", "kernel_revision")) replace(columns.trial, "t.kernel_revision", "''");
   return columns;
 }
 
@@ -64,8 +72,9 @@ void merge_empty_sessions(SQLite::Database& source, RowWriter& writer) {
 
 /// Reads on behind an unreadable row: by one id, then by twice as many each time until something can be read again.
 void merge_trials(SQLite::Database& source, RowWriter& writer, Unreadable unreadable, MergeCounts& counts) {
-  SQLite::Statement statement(source, std::string("SELECT t.id, t.digest, ") + columns_of(source).session + ", " +
-                                          kTrialColumns + kTrialJoin + "WHERE t.id > ?1 ORDER BY t.id");
+  const SourceColumns columns = columns_of(source);
+  SQLite::Statement statement(source, "SELECT t.id, t.digest, " + columns.session + ", " + columns.trial + kTrialJoin +
+                                          "WHERE t.id > ?1 ORDER BY t.id");
   std::int64_t last = 0, step = 1;
   bool failed = true;
   while (failed) {

@@ -10,11 +10,41 @@
 namespace leanattn {
 inline namespace v1 {
 
-bool same_software(const Environment& a, const Environment& b) {
-  const auto same = []<class T>(const T& x, const T& y) { return x == y || x == T{} || y == T{}; };
-  return same(a.driver_version, b.driver_version) && same(a.driver_release, b.driver_release) &&
-         same(a.nvrtc_version, b.nvrtc_version) && same(a.library_revision, b.library_revision);
+namespace {
+
+/// What one side does not know counts as the same.
+template <class T>
+bool same_or_unknown(const T& a, const T& b) {
+  return a == b || a == T{} || b == T{};
 }
+
+bool same_driver_and_nvrtc(const Environment& a, const Environment& b) {
+  return same_or_unknown(a.driver_version, b.driver_version) && same_or_unknown(a.driver_release, b.driver_release) &&
+         same_or_unknown(a.nvrtc_version, b.nvrtc_version);
+}
+
+template <class Measured>
+bool has_same_kernel(const Measured& measured, const Software& now) {
+  if (!measured.kernel_revision.empty())
+    return !now.kernel_revision || measured.kernel_revision == now.kernel_revision(measured.config);
+  return !now.environment || same_or_unknown(measured.environment.library_revision, now.environment->library_revision);
+}
+
+template <class Measured>
+bool has_same_software(const Measured& measured, const Software& now) {
+  return (!now.environment || same_driver_and_nvrtc(measured.environment, *now.environment)) &&
+         has_same_kernel(measured, now);
+}
+
+}  // namespace
+
+bool same_software(const Environment& a, const Environment& b) {
+  return same_driver_and_nvrtc(a, b) && same_or_unknown(a.library_revision, b.library_revision);
+}
+
+bool same_kernel(const Winner& winner, const Software& now) { return has_same_kernel(winner, now); }
+bool same_software(const Winner& winner, const Software& now) { return has_same_software(winner, now); }
+bool same_software(const Trial& trial, const Software& now) { return has_same_software(trial, now); }
 
 std::string_view to_string(TrialStatus status) {
   switch (status) {
@@ -88,6 +118,8 @@ Digest trial_digest(const SessionRow& session, const Trial& trial) {
   // Sessions of before these were noted keep the digests that they have.
   if (session.library_version != 0 || session.schema_version != 0)
     sha.number(session.library_version).number(session.schema_version);
+  // So do trials of before kernels had revisions.
+  if (!trial.kernel_revision.empty()) sha.text(trial.kernel_revision);
   return sha.finish();
 }
 
@@ -133,7 +165,7 @@ Result<void> check_trial(const Trial& trial) {
   }
   std::size_t bytes = 0;
   for (const auto* text : {&trial.uuid, &trial.problem, &trial.shape, &trial.config, &trial.reason, &trial.samples_json,
-                           &trial.throttle, &trial.created}) {
+                           &trial.throttle, &trial.created, &trial.kernel_revision}) {
     bytes += text->size();
   }
   if (bytes > kLongestTexts) {
@@ -222,6 +254,7 @@ Trial read_trial(SQLite::Statement& statement, int first) {
           .throttle = text_at(statement, first + 13),
           .registers = int_at(statement, first + 14),
           .compile_ms = real_at(statement, first + 15),
+          .kernel_revision = text_at(statement, first + 18),
           .created = text_at(statement, first + 17),
           .bytes = int64_at(statement, first + 16)};
 }
@@ -412,8 +445,8 @@ RowWriter::Outcome RowWriter::trial(std::int64_t session_id, const Trial& trial,
   SQLite::Statement& write = prepared(
       "INSERT INTO trials(uuid, session_id, problem_id, shape_id, policy, config_id, status, reason, samples, "
       "median_us, mad_us,"
-      " low_us, high_us, samples_json, throttle, registers, compile_ms, bytes, created, digest)"
-      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)"
+      " low_us, high_us, samples_json, throttle, registers, compile_ms, bytes, created, digest, kernel_revision)"
+      " VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)"
       " ON CONFLICT(uuid) DO UPDATE SET session_id = excluded.session_id, problem_id = excluded.problem_id,"
       " shape_id = excluded.shape_id, policy = excluded.policy, config_id = excluded.config_id, status = "
       "excluded.status,"
@@ -422,7 +455,7 @@ RowWriter::Outcome RowWriter::trial(std::int64_t session_id, const Trial& trial,
       "excluded.throttle,"
       " registers = excluded.registers, compile_ms = excluded.compile_ms, bytes = excluded.bytes, created = "
       "excluded.created,"
-      " digest = excluded.digest");
+      " digest = excluded.digest, kernel_revision = excluded.kernel_revision");
   const std::int64_t problem_id = text("problems", trial.problem);
   const std::int64_t shape_id = text("shapes", trial.shape);
   const std::int64_t config_id = text("configs", trial.config);
@@ -446,6 +479,7 @@ RowWriter::Outcome RowWriter::trial(std::int64_t session_id, const Trial& trial,
   write.bind(18, trial.bytes);
   write.bind(19, trial.created);
   bind_digest(write, 20, digest);
+  write.bind(21, trial.kernel_revision);
   write.exec();
   return exists ? Outcome::replaced : Outcome::added;
 }

@@ -69,8 +69,8 @@ SessionRow read_session(SQLite::Statement& statement, int first);
 inline constexpr const char* kTrialColumns =
     "t.uuid, p.json, h.json, t.policy, c.json, t.status, t.reason, t.samples, t.median_us, t.mad_us, t.low_us, "
     "t.high_us, "
-    "t.samples_json, t.throttle, t.registers, t.compile_ms, t.bytes, t.created";
-inline constexpr int kTrialColumnCount = 18;
+    "t.samples_json, t.throttle, t.registers, t.compile_ms, t.bytes, t.created, t.kernel_revision";
+inline constexpr int kTrialColumnCount = 19;
 Trial read_trial(SQLite::Statement& statement, int first);
 
 DeviceModel read_device(SQLite::Statement& statement, int first);

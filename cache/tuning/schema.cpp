@@ -128,7 +128,10 @@ ALTER TABLE cost_models ADD COLUMN digest BLOB NOT NULL DEFAULT x'';
 // Look-ups take the default costs, corrected by winners, and need no fitted ones.
 constexpr const char* kVersion5 = "DROP TABLE cost_models;";
 
-constexpr const char* kMigrations[] = {kVersion1, kVersion2, kVersion3, kVersion4, kVersion5};
+// Of the kernel that a trial launched. Trials of before have none: of them only the library's is known.
+constexpr const char* kVersion6 = "ALTER TABLE trials ADD COLUMN kernel_revision TEXT NOT NULL DEFAULT '';";
+
+constexpr const char* kMigrations[] = {kVersion1, kVersion2, kVersion3, kVersion4, kVersion5, kVersion6};
 
 void finish_migration(SQLite::Database& database, int from) {
   constexpr int kFirstWithDigests = 4;

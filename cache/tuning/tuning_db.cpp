@@ -164,10 +164,11 @@ class SqliteTuningDb final : public TuningDb {
     });
   }
 
-  Result<std::vector<Winner>> winners(const DeviceModel& device, std::optional<std::string_view> problem) override {
+  Result<std::vector<Winner>> winners(const DeviceModel& device, std::optional<std::string_view> problem,
+                                      const Software& now) override {
     return read([&](SQLite::Database& database) -> Result<std::vector<Winner>> {
       int damaged = 0;
-      std::vector<Winner> winners = detail::read_winners(database, device, problem, damaged);
+      std::vector<Winner> winners = detail::read_winners(database, device, problem, now, damaged);
       if (damaged > 0) warn_of_damage(damaged, "winners");
       return winners;
     });
@@ -276,10 +277,7 @@ class SqliteTuningDb final : public TuningDb {
         device.sessions = devices.getColumn(6).getInt64();
         device.trials = devices.getColumn(7).getInt64();
         int damaged = 0;
-        for (const Winner& winner : detail::read_winners(database, device.model, std::nullopt, damaged)) {
-          ++device.winners;
-          device.stale_winners += winner.stale ? 1 : 0;
-        }
+        device.winners = std::ssize(detail::read_winners(database, device.model, std::nullopt, {}, damaged));
       }
       return stats;
     });

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,8 +41,8 @@ struct Environment {
   bool operator==(const Environment&) const = default;
 };
 
-/// Whether a time measured under one says what to expect under the other: the same driver, NVRTC and library revision.
-/// What one of them does not know (0, an empty text) counts as the same.
+/// Whether times measured under both were measured alike, so that they may be compared: the same driver, NVRTC and
+/// library revision. What one of them does not know (0, an empty text) counts as the same.
 bool same_software(const Environment& a, const Environment& b);
 
 enum class TrialStatus { ok, compile_fail, launch_fail, incorrect, timeout, pruned };
@@ -65,6 +66,7 @@ struct Trial {
   std::string throttle;      ///< throttle reasons seen, empty when none
   int registers = 0;
   double compile_ms = 0;
+  std::string kernel_revision;   ///< kernel_revision() of the configuration's kernel; empty: not known
   std::string created;           ///< ISO 8601 UTC; empty on insert: now
   std::int64_t bytes = 0;        ///< bytes of K and V the step must read, for the read limit; 0: unknown
   Environment environment = {};  ///< the session's; filled by trials(), ignored on insert
@@ -80,11 +82,29 @@ struct Winner {
   std::string next_config = {};
   double next_us = 0;        ///< its median
   double read_limit_us = 0;  ///< measured pure-read time of the trial's bytes, interpolated; 0: unknown
-  /// Measured under other software than the device model's newest session, or than runs now (load_layered_winners).
+  /// Measured with another driver, NVRTC or kernel than runs now: same_software() for the Software that the reader
+  /// gave.
   bool stale = false;
-  Environment environment = {};  ///< what it was measured under
-  int library_version = 0;       ///< of the library that measured it (0.2.1 is 2001); 0: not known
+  Environment environment = {};      ///< what it was measured under
+  std::string kernel_revision = {};  ///< of the kernel that was measured; empty: not known
+  int library_version = 0;           ///< of the library that measured it (0.2.1 is 2001); 0: not known
 };
+
+/// What runs now, as far as it decides whether a winner is stale.
+struct Software {
+  /// Driver, NVRTC and library revision; nullopt: as in the newest session of the device model.
+  std::optional<Environment> environment = {};
+  /// The present revision of the kernel of a configuration, which is given as its text; empty where the library has no
+  /// such kernel. Null: not known.
+  std::function<std::string(const std::string& config)> kernel_revision = {};
+};
+
+/// Whether a winner's kernel is as it was when it was measured: of the same revision or, where that of the winner is
+/// not known, of a library of the same revision. What cannot be told counts as the same.
+bool same_kernel(const Winner& winner, const Software& now);
+/// Whether a time says what to expect now, so that the winner is not stale: the same driver, NVRTC and kernel.
+bool same_software(const Winner& winner, const Software& now);
+bool same_software(const Trial& trial, const Software& now);
 
 struct SessionInfo {
   std::string uuid, started, finished, command;
@@ -94,7 +114,7 @@ struct SessionInfo {
 /// What a database holds of one device model.
 struct DeviceStats {
   DeviceModel model;
-  std::int64_t sessions = 0, trials = 0, winners = 0, stale_winners = 0;
+  std::int64_t sessions = 0, trials = 0, winners = 0;
 };
 
 struct DbStats {
@@ -165,9 +185,10 @@ class TuningDb {
 
   /// The texts of the problems that have a winner, sorted: a fraction of a millisecond, however many winners there are.
   virtual Result<std::vector<std::string>> won_problems(const DeviceModel& device) = 0;
-  /// Of one problem, or of all.
+  /// Of one problem, or of all. `now` decides which of them are stale.
   virtual Result<std::vector<Winner>> winners(const DeviceModel& device,
-                                              std::optional<std::string_view> problem = std::nullopt) = 0;
+                                              std::optional<std::string_view> problem = std::nullopt,
+                                              const Software& now = {}) = 0;
   virtual Result<std::vector<DeviceModel>> device_models() = 0;
   /// What this device model's sessions were measured under, oldest first, each once.
   virtual Result<std::vector<Environment>> environments(const DeviceModel& device) = 0;

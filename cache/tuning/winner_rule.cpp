@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -13,12 +12,7 @@ inline namespace v1 {
 namespace detail {
 
 std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std::string_view latest_credible) {
-  std::vector<MeasuredTrial> losses;
-  std::set<std::pair<std::string, std::string>> wrong;  // software and configuration
-  for (const MeasuredTrial& trial : trials) {
-    if (trial.lost) losses.push_back(trial);
-    if (trial.wrong) wrong.emplace(trial.software, trial.config);
-  }
+  const std::vector<MeasuredTrial> all = trials;
   std::erase_if(trials, [](const MeasuredTrial& trial) { return trial.lost || trial.wrong; });
   if (trials.empty()) return std::nullopt;
   const auto age = [&](const MeasuredTrial& trial) {
@@ -28,16 +22,23 @@ std::optional<ChosenTrials> choose_winner(std::vector<MeasuredTrial> trials, std
   };
   const auto newest = std::max_element(trials.begin(), trials.end(),
                                        [&](const MeasuredTrial& a, const MeasuredTrial& b) { return age(a) < age(b); });
-  const std::string software = newest->software;
+  const std::string driver = newest->driver, library = newest->library;
 
+  const auto any_against = [&](const MeasuredTrial& trial, auto&& speaks) {
+    return std::any_of(all.begin(), all.end(), [&](const MeasuredTrial& other) {
+      return other.config == trial.config && other.driver == driver && speaks(other);
+    });
+  };
   std::erase_if(trials, [&](const MeasuredTrial& trial) {
-    return trial.software != software || wrong.contains({trial.software, trial.config});
+    return trial.driver != driver || trial.library != library || any_against(trial, [&](const MeasuredTrial& other) {
+             if (other.kernel == trial.kernel) return other.wrong;
+             return other.library == library && age(trial) < age(other);
+           });
   });
   if (trials.empty()) return std::nullopt;
   const auto overruled = [&](const MeasuredTrial& trial) {
-    return std::any_of(losses.begin(), losses.end(), [&](const MeasuredTrial& loss) {
-      return loss.config == trial.config && loss.software == software && loss.samples >= trial.samples &&
-             age(trial) < age(loss);
+    return any_against(trial, [&](const MeasuredTrial& other) {
+      return other.lost && other.kernel == trial.kernel && other.samples >= trial.samples && age(trial) < age(other);
     });
   };
   if (!std::all_of(trials.begin(), trials.end(), overruled)) std::erase_if(trials, overruled);

@@ -104,8 +104,9 @@ class WinnerWriter {
 
 constexpr const char* kMeasured =
     "SELECT s.device_model_id, t.problem_id, t.shape_id, t.policy, t.id, t.uuid, c.json, t.created, t.median_us,"
-    " t.low_us, t.high_us, e.driver_version || ' ' || e.driver_release || ' ' || e.nvrtc_version || ' ' ||"
-    " e.library_revision, s.library_version, s.schema_version, t.samples, t.status = 'pruned', t.status = 'incorrect'"
+    " t.low_us, t.high_us, e.driver_version || ' ' || e.driver_release || ' ' || e.nvrtc_version,"
+    " s.library_version, s.schema_version, t.samples, t.status = 'pruned', t.status = 'incorrect', e.library_revision,"
+    " iif(t.kernel_revision = '', e.library_revision, t.kernel_revision)"
     " FROM trials t JOIN "
     "sessions s ON s.id = t.session_id "
     "JOIN environments e ON e.id = "
@@ -126,7 +127,9 @@ MeasuredTrial read_measured(SQLite::Statement& statement) {
           .created = statement.getColumn(7).getString(),
           .library_version = statement.getColumn(12).getInt(),
           .schema_version = statement.getColumn(13).getInt(),
-          .software = statement.getColumn(11).getString(),
+          .driver = statement.getColumn(11).getString(),
+          .library = statement.getColumn(17).getString(),
+          .kernel = statement.getColumn(18).getString(),
           .median_us = statement.getColumn(8).getDouble(),
           .low_us = statement.getColumn(9).getDouble(),
           .high_us = statement.getColumn(10).getDouble(),
@@ -159,33 +162,24 @@ std::optional<Environment> newest_environment(SQLite::Database& database, std::i
 /// Sessions by id, each read once: thousands of winners share a few.
 class Sessions {
  public:
-  struct Known {
-    std::optional<SessionRow> row;  ///< nullopt: a row that it needs is gone
-    bool stale = false;
-  };
-
-  Sessions(SQLite::Database& database, std::optional<Environment> newest)
-      : newest_(std::move(newest)),
-        find_(database, std::string("SELECT ") + kSessionColumns +
+  explicit Sessions(SQLite::Database& database)
+      : find_(database, std::string("SELECT ") + kSessionColumns +
                             " FROM sessions s JOIN device_models d ON d.id = s.device_model_id"
                             " JOIN environments e ON e.id = s.environment_id WHERE s.id = ?1") {}
 
-  const Known& of(std::int64_t id) {
+  /// nullopt where a row that it needs is gone.
+  const std::optional<SessionRow>& of(std::int64_t id) {
     const auto [found, made] = known_.try_emplace(id);
     if (!made) return found->second;
     find_.bind(1, id);
-    if (find_.executeStep()) {
-      found->second.row = read_session(find_, 0);
-      found->second.stale = newest_ && !same_software(found->second.row->environment, *newest_);
-    }
+    if (find_.executeStep()) found->second = read_session(find_, 0);
     find_.tryReset();
     return found->second;
   }
 
  private:
-  std::optional<Environment> newest_;
   SQLite::Statement find_;
-  std::map<std::int64_t, Known> known_;
+  std::map<std::int64_t, std::optional<SessionRow>> known_;
 };
 
 }  // namespace
@@ -256,13 +250,15 @@ void sign_winners(SQLite::Database& database) {
 }
 
 std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device,
-                                 std::optional<std::string_view> problem, int& damaged) {
+                                 std::optional<std::string_view> problem, const Software& now, int& damaged) {
   std::vector<Winner> winners;
   const auto device_id = find_device(database, device);
   if (!device_id) return winners;
   const auto problem_id = problem ? find_text(database, "problems", *problem) : std::nullopt;
   if (problem && !problem_id) return winners;
-  Sessions sessions(database, newest_environment(database, *device_id));
+  const Software software{now.environment ? now.environment : newest_environment(database, *device_id),
+                          now.kernel_revision};
+  Sessions sessions(database);
   std::map<std::string, std::vector<std::pair<std::int64_t, double>>> limits;
   SQLite::Statement next(
       database, std::string("SELECT t.session_id, t.digest, ") + kTrialColumns +
@@ -281,9 +277,9 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
     next.bind(4, *device_id);
     next.bind(5, winner.getColumn(7).getInt64());
     while (next.executeStep()) {
-      const Sessions::Known& session = sessions.of(next.getColumn(0).getInt64());
+      const auto& session = sessions.of(next.getColumn(0).getInt64());
       Trial trial = read_trial(next, 2);
-      if (session.row && check_trial(trial) && read_digest(next, 1) == trial_digest(*session.row, trial)) return trial;
+      if (session && check_trial(trial) && read_digest(next, 1) == trial_digest(*session, trial)) return trial;
     }
     return std::nullopt;
   };
@@ -301,12 +297,12 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
   statement.bind(1, *device_id);
   if (problem) statement.bind(2, *problem_id);
   while (statement.executeStep()) {
-    const Sessions::Known& session = sessions.of(statement.getColumn(0).getInt64());
+    const auto& session = sessions.of(statement.getColumn(0).getInt64());
     Trial trial = read_trial(statement, kTrialAt);
     const Digest digest = read_digest(statement, 1);
-    const bool sound = session.row && session.row->device == device && statement.getColumn(4).getInt() == 1 &&
+    const bool sound = session && session->device == device && statement.getColumn(4).getInt() == 1 &&
                        trial.status == TrialStatus::ok && (!problem || trial.problem == *problem) &&
-                       check_trial(trial) && digest == trial_digest(*session.row, trial) &&
+                       check_trial(trial) && digest == trial_digest(*session, trial) &&
                        read_digest(statement, 3) == winner_digest(device, trial.problem, trial.shape, trial.policy,
                                                                   digest, read_digest(statement, 2));
     if (!sound) {
@@ -330,9 +326,10 @@ std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& 
                        .next_config = runner_up ? std::move(runner_up->config) : std::string(),
                        .next_us = runner_up ? runner_up->median_us : 0,
                        .read_limit_us = interpolate_read_limit(known->second, trial.bytes),
-                       .stale = session.stale,
-                       .environment = session.row->environment,
-                       .library_version = session.row->library_version});
+                       .environment = session->environment,
+                       .kernel_revision = std::move(trial.kernel_revision),
+                       .library_version = session->library_version});
+    winners.back().stale = !same_software(winners.back(), software);
   }
   return winners;
 }

@@ -32,7 +32,7 @@ void sign_winners(SQLite::Database& database);
 /// counted in `damaged`, are those that fail their digest, or whose trial fails its own, is not `ok`, is of another
 /// device model, problem, shape or policy, or holds values that add_trial refuses.
 std::vector<Winner> read_winners(SQLite::Database& database, const DeviceModel& device,
-                                 std::optional<std::string_view> problem, int& damaged);
+                                 std::optional<std::string_view> problem, const Software& now, int& damaged);
 
 /// Time to read `bytes`: measured, or linear between the neighbours; 0 outside of what was measured.
 double interpolate_read_limit(const std::vector<std::pair<std::int64_t, double>>& limits, std::int64_t bytes);

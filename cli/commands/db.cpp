@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "cli/flags/caches.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "runtime/lookup/device_identity.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -61,6 +63,10 @@ int show_stats(const Console& console, TuningDb& db) {
   Table table{
       .headings = {"sms", "sessions", "trials", "winners", "stale", "device"}, .rows = {}, .right_aligned = "rrrrrl"};
   for (const DeviceStats& device : stats->devices) {
+    const Result<std::vector<Winner>> winners = db.winners(device.model, std::nullopt, with_kernels({}));
+    if (!winners) return report_error(winners.error());
+    const auto stale =
+        std::count_if(winners->begin(), winners->end(), [](const Winner& winner) { return winner.stale; });
     devices.push_back({{"name", device.model.name},
                        {"arch", device.model.arch},
                        {"sms", device.model.sm_count},
@@ -68,10 +74,9 @@ int show_stats(const Console& console, TuningDb& db) {
                        {"sessions", device.sessions},
                        {"trials", device.trials},
                        {"winners", device.winners},
-                       {"stale_winners", device.stale_winners}});
+                       {"stale_winners", stale}});
     table.rows.push_back({std::to_string(device.model.sm_count), std::to_string(device.sessions),
-                          std::to_string(device.trials), std::to_string(device.winners),
-                          std::to_string(device.stale_winners),
+                          std::to_string(device.trials), std::to_string(device.winners), std::to_string(stale),
                           fmt::format("{} ({})", device.model.name, device.model.arch)});
   }
   json["devices"] = std::move(devices);

@@ -132,11 +132,10 @@ Finding look_at_winners(const DeviceFacts& device, const LayeredWinners& known) 
   for (const auto& [layer, count] : layers)
     text += fmt::format("{} {} from the {} database", layer == layers.begin()->first ? "" : ",", count, layer);
   // What was shipped has seldom met this machine's driver and NVRTC. That is nothing to mend.
-  if (shipped_stale > 0)
-    text += fmt::format("; {} of the shipped under another driver, NVRTC or library", shipped_stale);
+  if (shipped_stale > 0) text += fmt::format("; {} of the shipped under another driver, NVRTC or kernel", shipped_stale);
   if (stale == 0) return good(subject, std::move(text));
   return doubtful(subject,
-                  fmt::format("{}; {} {} stale, measured with another driver, NVRTC or library", text, stale,
+                  fmt::format("{}; {} {} stale, measured with another driver, NVRTC or kernel", text, stale,
                               stale == 1 ? "is" : "are"),
                   "`leanattn tune --revalidate` measures them and their closest rivals again.");
 }
@@ -153,7 +152,7 @@ std::string describe(const LayerContents& layer) {
     text += fmt::format(", measured with driver {} and NVRTC {}",
                         newest.driver_release.empty() ? "unknown" : newest.driver_release,
                         newest.nvrtc_version.empty() ? "unknown" : newest.nvrtc_version);
-    if (newest.library_revision != generator_revision()) text += " by another version of the kernels";
+    if (device.changed > 0) text += fmt::format("; {} with kernels that have changed since", device.changed);
   }
   return fmt::format("{}, in {}", text.empty() ? "none" : text, layer.file.string());
 }
@@ -224,7 +223,9 @@ Findings look_at_caches(const Console& console, const std::vector<DeviceFacts>& 
   } else {
     findings.push_back(bad("cache", found.error()));
   }
-  const std::vector<LayerContents> layers = layer_contents(directory);
+  Environment library;
+  library.library_revision = generator_revision();
+  const std::vector<LayerContents> layers = layer_contents(directory, with_kernels(library));
   add(look_at_layers(layers));
   add(look_at_kernels(layers));
   // Without a GPU, the site's and the shipped database are opened for an empty device model, to see whether they can

@@ -119,7 +119,7 @@ void print_explanation(const DecodeStep& step, const Choice& choice) {
   if (choice.tuned_us > 0) {
     print_text(fmt::format("  measured    {:.1f} us for {}{}{}\n", choice.tuned_us, describe(choice.tuned_shape),
                            choice.tuned_nvrtc.empty() ? "" : ", compiled by NVRTC " + choice.tuned_nvrtc,
-                           choice.stale ? ", stale because driver, NVRTC or library have changed since" : ""));
+                           choice.stale ? ", stale because driver, NVRTC or kernel have changed since" : ""));
   }
   if (in_group(features))
     print_text(fmt::format("  group       {} ranks: {}\n", features.context_parallel, group_basis(choice)));

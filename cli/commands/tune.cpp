@@ -389,7 +389,7 @@ int run(const Console& console, const TuneFlags& flags) {
                                     : open_caches(console, flags.dry_run ? CacheNeed::optional : CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   request.open_winners = [directory = caches->directory](const DeviceModel& device, const Environment& now) {
-    return open_layered_winners(device, directory, now);
+    return open_layered_winners(device, directory, with_kernels(now));
   };
   if (flags.missing || (!by_shape && flags.from_capture.empty())) {
     Result<std::vector<TuneWork>> left = work_by_database(flags, *caches, std::move(works));
@@ -397,8 +397,8 @@ int run(const Console& console, const TuneFlags& flags) {
     works = *std::move(left);
     if (works.empty()) {
       note(console, flags.missing
-                        ? "No shape is missing. Each has a winner, measured with this driver, NVRTC and library."
-                        : "No winner is stale. Driver, NVRTC and library are those of all measurements.");
+                        ? "No shape is missing. Each has a winner, measured with this driver, NVRTC and kernel."
+                        : "No winner is stale. Driver, NVRTC and kernels are those of all measurements.");
     }
   }
   if (one_problem && !works.empty()) return tune_work(console, flags, works.front(), request, *caches, nullptr);
@@ -433,7 +433,7 @@ Command add_tune(CLI::App& program) {
                                      "Skip candidates that this version has already tried with this driver and NVRTC"));
   revalidate->excludes(
       app->add_flag("--missing", flags->missing,
-                    "Only tune shapes that have no winner yet, measured with this driver, NVRTC and library"));
+                    "Only tune shapes that have no winner yet, measured with this driver, NVRTC and kernel"));
   revalidate->excludes(app->add_flag("--dry-run", flags->dry_run, "Only say what would be tried, and write nothing"));
   app->add_option("--candidate-timeout", flags->candidate_timeout,
                   "The most time that the check or a round of a candidate may take; default: much more than predicted")

@@ -59,7 +59,7 @@ Result<ModelSummary> carry_out(const TuningOrder& order, const ProgressSink& pro
   request.budget = order.budget;
   request.command = fmt::format("leanattn {}", kTuneOrderCommand);
   request.open_winners = [&](const DeviceModel& model, const Environment& now) {
-    return open_layered_winners(model, *directory, now);
+    return open_layered_winners(model, *directory, with_kernels(now));
   };
   std::string warning;
   // The workers' connections are silent, so this one says what is wrong with the database.

@@ -49,11 +49,11 @@ Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFac
   std::set<std::tuple<std::string, std::string, std::string>> seen;    // (problem, policy, shape)
   std::vector<TuneWork> works;
   for (const DeviceFacts& device : devices) {
-    const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+    const Result<std::vector<Winner>> winners =
+        db.winners(device_model(device), std::nullopt, with_kernels(current_environment(device)));
     if (!winners) return tl::unexpected(winners.error());
-    const Environment now = current_environment(device);
     for (const Winner& winner : *winners) {
-      if (same_software(winner.environment, now)) continue;
+      if (!winner.stale) continue;
       const Result<DecodeProblem> problem = problem_from_json(winner.problem);
       const Result<Shape> shape = shape_from_json(winner.shape);
       const Result<L2Policy> policy = parse_l2_policy(winner.policy);
@@ -77,14 +77,13 @@ Result<std::vector<TuneWork>> missing_work(std::vector<TuneWork> works, TuningDb
   };
   std::map<std::tuple<std::string, std::string, std::string>, std::set<std::size_t>> won;  // on which of the devices
   for (std::size_t device = 0; device < devices.size(); ++device) {
-    const Result<std::vector<Winner>> winners = db.winners(device_model(devices[device]));
+    const Result<std::vector<Winner>> winners =
+        db.winners(device_model(devices[device]), std::nullopt, with_kernels(current_environment(devices[device])));
     if (!winners) return tl::unexpected(winners.error());
-    const Environment now = current_environment(devices[device]);
     for (const Winner& winner : *winners) {
       const Result<DecodeProblem> problem = problem_from_json(winner.problem);
       const Result<Shape> shape = shape_from_json(winner.shape);
-      if (problem && shape && same_software(winner.environment, now))
-        won[key(*problem, *shape, winner.policy)].insert(device);
+      if (problem && shape && !winner.stale) won[key(*problem, *shape, winner.policy)].insert(device);
     }
   }
   for (TuneWork& work : works) {

@@ -34,7 +34,7 @@ std::vector<TuneWork> captured_work(const CallCaptureSum& capture, L2Policy poli
 Result<std::vector<TuneWork>> stale_work(TuningDb& db, std::span<const DeviceFacts> devices);
 
 /// Leaves out the shapes that have a winner on the model of each of these devices, measured with the driver, NVRTC and
-/// library of now; and works of which no shape is left. Errors: those of the database.
+/// kernel of now; and works of which no shape is left. Errors: those of the database.
 Result<std::vector<TuneWork>> missing_work(std::vector<TuneWork> works, TuningDb& db,
                                            std::span<const DeviceFacts> devices);
 

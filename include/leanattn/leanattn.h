@@ -294,7 +294,7 @@ LEANATTN_API leanattn_status leanattn_shape_of_requests(const int32_t* context_l
 typedef struct leanattn_choice {
   size_t struct_size;
   int32_t provenance;            /* leanattn_provenance */
-  int32_t stale;                 /* the winner was measured with another driver, NVRTC or library; still usable */
+  int32_t stale;                 /* the winner was measured with another driver, NVRTC or kernel; still usable */
   int64_t grid;                  /* CTAs */
   int64_t workspace_bytes;       /* as leanattn_plan_workspace_bytes would return */
   double tuned_us;               /* median of the winner, in microseconds; 0 for model and fallback */
@@ -376,7 +376,7 @@ typedef struct leanattn_plan_info {
   double tuned_us;         /* median of the winner, in microseconds; 0: none */
   double compile_ms;       /* milliseconds; 0: the kernel came from cubin.db */
   int32_t provenance;      /* leanattn_provenance */
-  int32_t stale;           /* the winner was measured with another driver, NVRTC or library */
+  int32_t stale;           /* the winner was measured with another driver, NVRTC or kernel */
   int32_t max_batch;       /* the most requests of a launch */
   int32_t threads;         /* of a CTA */
   int32_t shared_bytes;    /* dynamic shared memory of a CTA */

@@ -1,9 +1,12 @@
 // device_identity.cpp -- from the facts of a GPU to its device model and environment.
 #include "runtime/lookup/device_identity.hpp"
 
+#include <utility>
+
 #include "generator/generator.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/nvml.hpp"
+#include "runtime/problem.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -38,9 +41,15 @@ DeviceModel device_model(const DeviceFacts& device) {
           .mig_profile = mig_profile(device.name)};
 }
 
-std::optional<Environment> current_software(const DeviceFacts& device) {
-  if (device.ordinal < 0) return std::nullopt;
-  return software_here(device);
+Software with_kernels(std::optional<Environment> environment) {
+  return {std::move(environment), [](const std::string& text) {
+            const Result<Config> config = config_from_json(text);
+            return config ? kernel_revision(config->spec) : std::string();
+          }};
+}
+
+Software current_software(const DeviceFacts& device) {
+  return with_kernels(device.ordinal < 0 ? std::nullopt : std::optional(software_here(device)));
 }
 
 Environment current_environment(const DeviceFacts& device) {

@@ -16,9 +16,10 @@ DeviceModel device_model(const DeviceFacts& device);
 /// Driver, NVRTC, clocks, power limit and ECC as they are now. The driver's fields are 0 where there is no driver.
 Environment current_environment(const DeviceFacts& device);
 
-/// The part of current_environment() that decides whether a winner is stale (same_software). nullopt for a device that
-/// this machine does not have.
-std::optional<Environment> current_software(const DeviceFacts& device);
+/// An environment with the kernels of this library, which decide together whether a winner is stale.
+Software with_kernels(std::optional<Environment> environment);
+/// What runs on this device. It has no environment for a device that this machine does not have.
+Software current_software(const DeviceFacts& device);
 
 }  // namespace v1
 }  // namespace leanattn

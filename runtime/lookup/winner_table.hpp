@@ -41,7 +41,7 @@ struct Choice {
                              ///< fallback without a mix
   Shape tuned_shape;         ///< the shape for which the winner was tuned
   std::string layer;         ///< that has the winner: "user", "site", "shipped" or empty
-  bool stale = false;        ///< the winner was measured with another driver, NVRTC or library than runs now
+  bool stale = false;        ///< the winner was measured with another driver, NVRTC or kernel than runs now
   std::string tuned_nvrtc;   ///< the NVRTC that compiled the winner, such as "13.0"; empty: not known
   bool tuned_pdl = false;    ///< the winner was measured with programmatic dependent launch
   bool taken_over = false;   ///< kernel and grid are those of a winner at this very shape, of a problem that streams

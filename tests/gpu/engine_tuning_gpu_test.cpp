@@ -43,7 +43,7 @@ TEST_F(EngineTuningOnGpu, PlansAreExactAfterwardsAndNoneIsFasterThanReading) {
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_EQ(plan->info().provenance, LEANATTN_EXACT);
     EXPECT_EQ(plan->info().tuned_us, shape.median_us);
-    EXPECT_EQ(plan->info().stale, 0) << "the program and this process have the same driver, NVRTC and library";
+    EXPECT_EQ(plan->info().stale, 0) << "the program and this process have the same driver, NVRTC and kernels";
   }
 }
 

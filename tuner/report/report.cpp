@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "generator/generator.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
 #include "tuner/model/cost_model_fit.hpp"
 #include "tuner/report/candidates.hpp"
@@ -131,7 +132,7 @@ Result<DeviceReport> device_report(TuningDb& db, const DeviceModel& model) {
   const Result<std::vector<Environment>> environments = db.environments(model);
   if (!environments) return tl::unexpected(environments.error());
   device.environments = *environments;
-  const Result<std::vector<Winner>> winners = db.winners(model);
+  const Result<std::vector<Winner>> winners = db.winners(model, std::nullopt, with_kernels({}));
   if (!winners) return tl::unexpected(winners.error());
   const Result<std::vector<Trial>> trials = db.trials(model, "", "", "");
   if (!trials) return tl::unexpected(trials.error());

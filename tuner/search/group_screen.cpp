@@ -9,6 +9,7 @@
 #include "generator/families/family.hpp"
 #include "generator/generator.hpp"
 #include "runtime/lookup/default_config.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "runtime/lookup/parsed_texts.hpp"
 #include "runtime/lookup/specs.hpp"
 
@@ -53,7 +54,8 @@ class GroupKernels {
   const int ranks_here_;
 };
 
-/// The part's trials with today's software that have a time, as configurations of the group, the fastest first.
+/// The part's trials with today's driver, NVRTC and kernels that have a time, as configurations of the group, the
+/// fastest first.
 Result<std::vector<std::pair<double, Config>>> part_results(const ShapeContext& context, const GroupKernels& kernels) {
   const SessionSetup& session = context.session;
   if (auto committed = session.trials.drain(); !committed) return tl::unexpected(committed.error());
@@ -61,11 +63,11 @@ Result<std::vector<std::pair<double, Config>>> part_results(const ShapeContext& 
   const Result<std::vector<Trial>> trials =
       session.db.trials(session.device_model, part, context.shape_json, session.policy());
   if (!trials) return tl::unexpected(trials.error());
+  const Software now = with_kernels(session.environment);
   std::map<std::string, double> times;  // of each configuration its newest time
   for (const Trial& trial : *trials) {
     const bool timed = trial.status == TrialStatus::ok || trial.status == TrialStatus::pruned;
-    if (timed && trial.median_us > 0 && same_software(trial.environment, session.environment))
-      times[trial.config] = trial.median_us;
+    if (timed && trial.median_us > 0 && same_software(trial, now)) times[trial.config] = trial.median_us;
   }
   ParsedTexts<Config> configs(config_from_json);
   std::vector<std::pair<double, Config>> results;

@@ -55,13 +55,12 @@ TuneRequest part_request(const TuneRequest& request) {
 Result<TuneRequest> part_request_of_untuned(const TuneRequest& request, const DeviceFacts& device,
                                             const Environment& environment, TuningDb& db) {
   TuneRequest part = part_request(request);
-  const Result<std::vector<Winner>> winners = db.winners(device_model(device));
+  const auto winners = db.winners(device_model(device), std::nullopt, with_kernels(environment));
   if (!winners) return tl::unexpected(winners.error());
   const std::string problem = to_json(part.problem);
   std::set<std::string> tuned;  // shapes
   for (const Winner& winner : *winners) {
-    if (winner.problem == problem && winner.policy == to_string(part.policy) &&
-        same_software(winner.environment, environment))
+    if (winner.problem == problem && winner.policy == to_string(part.policy) && !winner.stale)
       tuned.insert(winner.shape);
   }
   part.shapes.clear();

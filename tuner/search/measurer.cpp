@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cache/digest.hpp"
+#include "generator/generator.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -195,6 +196,7 @@ void Measurer::record(const Candidate& candidate, TrialStatus status, std::strin
   Trial trial;
   trial.problem = context_.problem_json, trial.shape = context_.shape_json, trial.policy = session_.policy();
   trial.config = to_json(candidate.config);
+  trial.kernel_revision = kernel_revision(candidate.config.spec);
   trial.status = status, trial.reason = std::move(reason);
   trial.samples = summary.samples, trial.median_us = summary.median, trial.mad_us = summary.mad;
   trial.low_us = summary.low, trial.high_us = summary.high;

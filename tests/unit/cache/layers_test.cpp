@@ -17,12 +17,13 @@ class LayeredWinnersTest : public ::testing::Test {
   /// A database in which `shapes` were won by a config that names the layer.
   static void make(const std::filesystem::path& directory, const std::string& layer,
                    const std::vector<std::string>& shapes, const DeviceModel& device = h200(),
-                   const Environment& software = environment()) {
+                   const Environment& software = environment(), const std::string& kernel = "") {
     const auto db = open_quietly(directory);
     const auto session = db->begin_session(device, software, layer).value();
     for (const std::string& shape : shapes) {
       Trial put = trial("{\"from\":\"" + layer + "\"}", 10);
       put.shape = shape;
+      put.kernel_revision = kernel;
       ASSERT_TRUE(db->add_trial(session, put));
     }
     ASSERT_TRUE(db->rebuild_winners());
@@ -96,7 +97,7 @@ TEST_F(LayeredWinnersTest, AreStaleByWhatRunsNowAndStillUsable) {
   make(site_.path(), "site", {"1", "2"});
   const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
   const auto stale = [&](const Environment& now) {
-    const auto winners = load_layered_winners(h200(), user_.path(), now);
+    const auto winners = load_layered_winners(h200(), user_.path(), {now});
     EXPECT_EQ(winners.entries.size(), 2u);
     return std::count_if(winners.entries.begin(), winners.entries.end(),
                          [](const auto& entry) { return entry.winner.stale; });
@@ -239,7 +240,7 @@ TEST_F(WinnersByProblemTest, NamesTheProblemsOfAllLayersOnceAndReadsThoseAskedFo
 TEST_F(WinnersByProblemTest, AreStaleByWhatRunsNow) {
   make(user_.path(), "user", {"a"});
   const auto stale = [&](const Environment& now) {
-    return open_layered_winners(h200(), user_.path(), now).read(Texts{"a"}).entries.at(0).winner.stale;
+    return open_layered_winners(h200(), user_.path(), {now}).read(Texts{"a"}).entries.at(0).winner.stale;
   };
   EXPECT_FALSE(stale(environment()));
   EXPECT_TRUE(stale(environment("r2")));
@@ -294,7 +295,7 @@ TEST_F(LayeredWinnersTest, LetTheLayerAnswerWhoseSoftwareIsClosestToWhatRuns) {
     make(first.path(), "user", {"1"}, h200(), user);
     make(last.path(), "shipped", {"1", "2"}, h200(), shipped);
     const ScopedVariable variable("LEANATTN_SHIPPED_DB", last / "tuning.db");
-    const auto winners = load_layered_winners(h200(), first.path(), now);
+    const auto winners = load_layered_winners(h200(), first.path(), {now});
     ASSERT_EQ(winners.entries.size(), 2u);
     const auto by_shape = [&](const char* shape) -> const LayeredWinners::Entry& {
       return *std::find_if(winners.entries.begin(), winners.entries.end(),
@@ -305,10 +306,33 @@ TEST_F(LayeredWinnersTest, LetTheLayerAnswerWhoseSoftwareIsClosestToWhatRuns) {
     EXPECT_EQ(by_shape("1").winner.stale, stale);
     EXPECT_EQ(by_shape("2").layer, "shipped");
     const std::vector<std::string> problems{by_shape("1").winner.problem};
-    const auto read = open_layered_winners(h200(), first.path(), now).read(problems);
+    const auto read = open_layered_winners(h200(), first.path(), {now}).read(problems);
     EXPECT_EQ(describe(read), describe(winners)) << "an engine reads the same";
     EXPECT_EQ(load_layered_winners(h200(), first.path()).entries.at(0).layer, "user") << "nothing is known of now";
   }
+}
+
+TEST_F(LayeredWinnersTest, LetTheLayerAnswerWhoseKernelIsTheOneThatRuns) {
+  // All were measured by other libraries than the present one, whose kernels have the revision k2.
+  Environment other_driver = environment("r1");
+  other_driver.driver_release = "570.2";
+  int asked = 0;
+  const Software now{environment("r9"), [&](const std::string&) {
+                       ++asked;
+                       return "k2";
+                     }};
+  make(user_.path(), "user", {"1", "2", "3"}, h200(), environment("r1"), "k1");
+  make(site_.path(), "site", {"1", "2"}, h200(), other_driver, "k2");
+  make(shipped_.path(), "shipped", {"1"}, h200(), environment("r0"), "k2");
+  const ScopedVariable site("LEANATTN_SITE_DB", site_ / "tuning.db");
+  const ScopedVariable shipped("LEANATTN_SHIPPED_DB", shipped_ / "tuning.db");
+  const auto winners = load_layered_winners(h200(), user_.path(), now);
+  EXPECT_EQ(describe(winners),
+            "1=shipped{\"from\":\"shipped\"}\n2=site{\"from\":\"site\"}\n3=user{\"from\":\"user\"}\n");
+  for (const auto& entry : winners.entries) EXPECT_EQ(entry.winner.stale, entry.layer != "shipped") << entry.layer;
+  EXPECT_EQ(asked, 3) << "once for each configuration";
+  EXPECT_EQ(load_layered_winners(h200(), user_.path(), {std::nullopt, now.kernel_revision}).entries.at(0).layer, "user")
+      << "the driver is not known";
 }
 
 TEST_F(LayeredWinnersTest, LetTheNewerLibraryAnswerWhereNeitherHasTheKernelsThatRun) {
@@ -317,7 +341,7 @@ TEST_F(LayeredWinnersTest, LetTheNewerLibraryAnswerWhereNeitherHasTheKernelsThat
   make_older(user_.path(), 1000);
   ASSERT_EQ(load_layered_winners(h200(), user_.path()).entries.size(), 1u) << "the older one is sound";
   const ScopedVariable shipped("LEANATTN_SHIPPED_DB", shipped_ / "tuning.db");
-  EXPECT_EQ(load_layered_winners(h200(), user_.path(), environment("r2")).entries.at(0).layer, "shipped");
+  EXPECT_EQ(load_layered_winners(h200(), user_.path(), {environment("r2")}).entries.at(0).layer, "shipped");
 }
 
 TEST_F(LayeredWinnersTest, HaveNoShippedLayerWhereItIsTurnedOff) {

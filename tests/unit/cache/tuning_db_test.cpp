@@ -26,7 +26,7 @@ TEST_F(TuningDbTest, CreatesAPrivateFileThatIsMarkedAsOurs) {
   EXPECT_EQ(status.st_mode & 07777, 0600u);
   RawDatabase raw(directory_ / "tuning.db");
   EXPECT_EQ(raw.ask("PRAGMA application_id"), std::to_string(0x4C41746E));
-  EXPECT_EQ(raw.ask("PRAGMA user_version"), "5");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "6");
   EXPECT_EQ(
       raw.ask(
           "SELECT count(*) FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite%' AND strict = 0"),
@@ -216,6 +216,46 @@ TEST_F(TuningDbTest, CallsWinnersStaleOnceTheirEnvironmentIsOld) {
   }
 }
 
+TEST_F(TuningDbTest, CallsAWinnerStaleWhoseKernelHasChangedAndNoOther) {
+  const auto session = db_->begin_session(h200(), environment("r1"), "").value();
+  for (const char* shape : {"{\"of\":1}", "{\"of\":2}"}) {
+    Trial put = trial(std::string("{\"c\":") + shape + "}", 10);
+    put.shape = shape;
+    put.kernel_revision = "k1";
+    ASSERT_TRUE(db_->add_trial(session, put));
+  }
+  Trial earlier = trial("{}", 10);  // of before kernels had revisions
+  earlier.shape = "{\"of\":3}";
+  ASSERT_TRUE(db_->add_trial(session, earlier));
+  ASSERT_TRUE(db_->rebuild_winners());
+  const auto stale = [&](const Software& now) {
+    std::string text;
+    const auto winners = db_->winners(h200(), std::nullopt, now).value();
+    EXPECT_EQ(winners.size(), 3u);
+    for (const Winner& winner : winners) text += winner.stale ? '1' : '0';
+    return text;
+  };
+  const auto kernels = [](const std::string& config) { return config == "{\"c\":{\"of\":2}}" ? "k2" : "k1"; };
+  EXPECT_EQ(db_->winners(h200())->at(0).kernel_revision, "k1");
+  EXPECT_EQ(stale({environment("r1"), kernels}), "010") << "another kernel of the same library";
+  EXPECT_EQ(stale({environment("r2"), kernels}), "011") << "of the third, only the library's revision is known";
+  EXPECT_EQ(stale({std::nullopt, kernels}), "010");
+  EXPECT_EQ(stale({environment("r2")}), "001") << "nothing is known of today's kernels";
+  EXPECT_EQ(stale({environment("r1"), [](const std::string&) { return ""; }}), "110") << "there is no such kernel now";
+  Environment driver = environment("r1");
+  driver.driver_release = "590.1";
+  EXPECT_EQ(stale({driver, kernels}), "111");
+}
+
+TEST_F(TuningDbTest, VouchesForTheRevisionOfAKernel) {
+  Trial put = trial("{}", 10);
+  put.kernel_revision = "k1";
+  ASSERT_TRUE(db_->add_trial(db_->begin_session(h200(), environment(), "").value(), put));
+  EXPECT_TRUE(db_->check()->empty());
+  RawDatabase(directory_ / "tuning.db").exec("UPDATE trials SET kernel_revision = 'k2'");
+  EXPECT_FALSE(db_->check()->empty());
+}
+
 TEST_F(TuningDbTest, TakesTheWinnerFromTheNewestSoftwareSoThatRevalidationEndsStaleness) {
   const auto before = db_->begin_session(h200(), environment(), "").value();
   Trial old_winner = trial("{\"a\":1}", 10), old_second = trial("{\"b\":1}", 12);
@@ -247,21 +287,18 @@ TEST_F(TuningDbTest, CountsWhatItHoldsOfEachDeviceModel) {
   ASSERT_TRUE(db_->add_trial(db_->begin_session(slice, environment(), "").value(), trial("{\"m\":1}", 80)));
   ASSERT_TRUE(db_->begin_session(other, environment(), ""));
   ASSERT_TRUE(db_->rebuild_winners());
-  RawDatabase(directory_ / "tuning.db").exec("UPDATE sessions SET started = '2020-01-01T00:00:00.000Z'");
-  ASSERT_TRUE(db_->begin_session(slice, environment("r2"), ""));
   const auto stats = db_->stats();
   ASSERT_TRUE(stats);
   ASSERT_EQ(stats->devices.size(), 3u);
-  const auto expect = [&](std::size_t i, const DeviceModel& model, int sessions, int trials, int winners, int stale) {
+  const auto expect = [&](std::size_t i, const DeviceModel& model, int sessions, int trials, int winners) {
     EXPECT_EQ(stats->devices[i].model, model);
     EXPECT_EQ(stats->devices[i].sessions, sessions);
     EXPECT_EQ(stats->devices[i].trials, trials);
     EXPECT_EQ(stats->devices[i].winners, winners);
-    EXPECT_EQ(stats->devices[i].stale_winners, stale);
   };
-  expect(0, h200(), 1, 2, 1, 0);
-  expect(1, slice, 2, 1, 1, 1);
-  expect(2, other, 1, 0, 0, 0);
+  expect(0, h200(), 1, 2, 1);
+  expect(1, slice, 1, 1, 1);
+  expect(2, other, 1, 0, 0);
 }
 
 TEST_F(TuningDbTest, InterpolatesReadLimitsBetweenMeasuredSizesOnly) {
@@ -536,7 +573,7 @@ TEST_P(TuningDbVersions, AreReadInPlaceAndBroughtForwardByTheFirstWriter) {
     ASSERT_NE(db, nullptr);
     expect_everything(*db);
   }
-  EXPECT_EQ(RawDatabase(directory_ / "tuning.db").ask("PRAGMA user_version"), "5");
+  EXPECT_EQ(RawDatabase(directory_ / "tuning.db").ask("PRAGMA user_version"), "6");
   EXPECT_TRUE(files_with_prefix(directory_.path(), "tuning.db.corrupt").empty());
 }
 
@@ -569,6 +606,7 @@ TEST(TuningDbVersion4, LosesItsCostModelsAndNothingElse) {
     RawDatabase raw(directory / "tuning.db");
     raw.exec(detail::tuning_schema().migrations[2]);  // of version 3, which has the table
     raw.exec(R"sql(
+ALTER TABLE trials DROP COLUMN kernel_revision;
 ALTER TABLE cost_models ADD COLUMN digest BLOB NOT NULL DEFAULT x'';
 INSERT INTO cost_models VALUES(1, 1, 'cold', '{"fit":1}', '2026-11-22T23:36:09.007Z', x'');
 PRAGMA user_version = 4;)sql");
@@ -579,8 +617,35 @@ PRAGMA user_version = 4;)sql");
   EXPECT_FALSE(db->take_warning());
   EXPECT_TRUE(db->check()->empty());
   RawDatabase raw(directory / "tuning.db");
-  EXPECT_EQ(raw.ask("PRAGMA user_version"), "5");
+  EXPECT_EQ(raw.ask("PRAGMA user_version"), "6");
   EXPECT_EQ(raw.ask("SELECT count(*) FROM sqlite_schema WHERE name = 'cost_models'"), "0");
+}
+
+TEST(TuningDbVersion5, HasTrialsWhoseKernelsAreKnownByTheirLibrary) {
+  TemporaryDirectory directory, other;
+  {
+    const auto db = open_quietly(directory.path());
+    ASSERT_TRUE(db->add_trial(db->begin_session(h200(), environment("r1"), "").value(), trial("{}", 10)));
+    ASSERT_TRUE(db->rebuild_winners());
+    RawDatabase raw(directory / "tuning.db");
+    raw.exec("ALTER TABLE trials DROP COLUMN kernel_revision; PRAGMA user_version = 5");
+  }
+  const auto read = TuningDb::open(directory.path(), OpenMode::read_only, nullptr);
+  ASSERT_TRUE(read) << read.error().message;
+  const auto importing = open_quietly(other.path());
+  ASSERT_EQ(importing->import_from(directory / "tuning.db").value(), 1);
+  const auto migrated = open_quietly(directory.path());
+  for (TuningDb* const db : {read->get(), importing.get(), migrated.get()}) {
+    const auto stale = [&](const char* revision) {
+      const Software now{environment(revision), [](const std::string&) { return "k1"; }};
+      return db->winners(h200(), std::nullopt, now).value().at(0).stale;
+    };
+    EXPECT_FALSE(stale("r1"));
+    EXPECT_TRUE(stale("r2"));
+    EXPECT_TRUE(db->check()->empty());
+    EXPECT_FALSE(db->take_warning());
+  }
+  EXPECT_EQ(RawDatabase(directory / "tuning.db").ask("PRAGMA user_version"), "6");
 }
 
 TEST(TuningDbInMemory, WorksWithoutADirectoryAndLeavesNothing) {

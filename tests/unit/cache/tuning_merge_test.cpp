@@ -70,6 +70,29 @@ TEST_F(TuningMerge, RecomputesWinnersInsteadOfTakingTheMinimum) {
   }
 }
 
+TEST_F(TuningMerge, OfTwoMachinesGivesTheTimesOfTheNewestKernelsInEitherOrder) {
+  const auto add = [](TuningDb& db, const char* revision, const char* config, double us, const char* kernel,
+                      const char* day) {
+    Trial put = trial(config, us);
+    put.kernel_revision = kernel;
+    put.created = std::string("2026-01-0") + day + "T00:00:00.000Z";
+    ASSERT_TRUE(db.add_trial(db.begin_session(h200(), environment(revision), "").value(), put));
+  };
+  add(*a_, "r1", "{\"a\":1}", 5, "k1", "1");  // its kernel has become slower since
+  add(*b_, "r2", "{\"a\":1}", 9, "k2", "2");
+  add(*b_, "r2", "{\"b\":1}", 8, "k3", "1");
+  ASSERT_TRUE(a_->rebuild_winners());
+  EXPECT_EQ(a_->winners(h200())->at(0).median_us, 5);
+  for (const auto& [to, from] :
+       {std::pair{a_.get(), b_directory_ / "tuning.db"}, {b_.get(), a_directory_ / "tuning.db"}}) {
+    ASSERT_TRUE(to->import_from(from));
+    const auto winners = to->winners(h200()).value();
+    ASSERT_EQ(winners.size(), 1u);
+    EXPECT_EQ(winners[0].median_us, 8);
+    EXPECT_EQ(winners[0].kernel_revision, "k3");
+  }
+}
+
 TEST_F(TuningMerge, KeepsTheLaterOfTwoReadLimits) {
   for (const auto& [db, directory, us, measured] :
        {std::tuple{a_.get(), &a_directory_, 5.0, "2026-01-01T00:00:00.000Z"},
@@ -159,6 +182,7 @@ void fill_at_random(TuningDb& db, const std::vector<Trial>& common, const std::s
       Trial put = trial("{\"c\":" + std::to_string(*rc::gen::inRange(0, 3)) + "}", *rc::gen::inRange(95, 110) / 10.0,
                         *rc::gen::inRange(0, 5) / 10.0);
       put.policy = *rc::gen::element<std::string>("cold", "warm");
+      put.kernel_revision = *rc::gen::element<std::string>("", "k1", "k2");
       put.status = *rc::gen::element(TrialStatus::ok, TrialStatus::ok, TrialStatus::incorrect);
       put.created = "2026-01-0" + std::to_string(*rc::gen::inRange(1, 9)) + "T00:00:00.000Z";
       RC_ASSERT(db.add_trial(*session, put).has_value());
@@ -359,8 +383,9 @@ TEST_F(TuningGarbage, NeverChangesAWinnerNowOrAfterARebuild) {
         Trial put = trial("{\"c\":" + std::to_string(*rc::gen::inRange(0, 4)) + "}", *rc::gen::inRange(95, 110) / 10.0,
                           *rc::gen::inRange(0, 5) / 10.0);
         put.policy = *rc::gen::element<std::string>("cold", "warm");
+        put.kernel_revision = *rc::gen::element<std::string>("", "k1", "k2");
         put.created = days_ago(*rc::gen::inRange(0, 100));
-        put.status = *rc::gen::element(TrialStatus::ok, TrialStatus::ok, TrialStatus::pruned);
+        put.status = *rc::gen::element(TrialStatus::ok, TrialStatus::ok, TrialStatus::pruned, TrialStatus::incorrect);
         put.samples = *rc::gen::inRange(2, 6);
         RC_ASSERT(db->add_trial(session, put).has_value());
       }

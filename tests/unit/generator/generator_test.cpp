@@ -462,6 +462,71 @@ TEST(Generator, RevisionIsAStableHash) {
   EXPECT_TRUE(std::regex_match(generator_revision(), std::regex("[0-9a-f]{32}")));
 }
 
+/// A kernel of each family.
+std::vector<KernelSpec> spec_of_each_family() {
+  const Arch hopper{9, 0, true};
+  const Features prompts{.q_len = 40, .ragged_q = true}, latent{.v_head_dim = 512, .latent = true};
+  return {{.load = LoadPath::cp_async},
+          {.group = 2, .load = LoadPath::vector, .stages = 1},
+          {.features = prompts},
+          {.arch = hopper, .load = LoadPath::tensor},
+          {.arch = hopper, .group = 64, .load = LoadPath::tensor},
+          {.arch = hopper, .group = 65, .load = LoadPath::tensor, .warps = 8},
+          {.arch = hopper, .features = prompts, .load = LoadPath::tensor, .warps = 12},
+          {.arch = hopper, .head_dim = 576, .group = 64, .features = latent, .load = LoadPath::tensor, .warps = 8}};
+}
+
+TEST(KernelRevision, ChangesWithTheModulesOfTheKernelAlone) {
+  const ModuleHashes hashes = module_hashes(embedded_templates());
+  const std::vector<KernelSpec> specs = spec_of_each_family();
+  std::set<const KernelFamily*> covered;
+  for (const KernelSpec& spec : specs) {
+    SCOPED_TRACE(kernel_name(spec));
+    covered.insert(&family_of(spec));
+    ASSERT_TRUE(validate(spec)) << validate(spec).error().message;
+    const std::string revision = kernel_revision(spec), source = emit(spec)->source;
+    EXPECT_EQ(revision, kernel_revision(spec, hashes));
+    EXPECT_TRUE(std::regex_match(revision, std::regex("[0-9a-f]{16}")));
+    for (const auto& [module, hash] : hashes) {
+      ModuleHashes edited = hashes;
+      edited[module] = "another";
+      if (source.find(fmt::format("//// {} --", module)) != std::string::npos)
+        EXPECT_NE(kernel_revision(spec, edited), revision) << module;
+      const bool of_one_family = module == "attend/wgmma_prefill.cuh" || module == "attend/mma_prefill.cuh";
+      const std::string_view family = family_of(spec).name;
+      if (module.starts_with("check/") || module.starts_with("standalone/") ||
+          (of_one_family && family != "mma_prefill" && family != "wgmma_prefill" && family != "wgmma_mixed"))
+        EXPECT_EQ(kernel_revision(spec, edited), revision) << module;
+    }
+  }
+  EXPECT_EQ(covered.size(), families().size());
+}
+
+TEST(KernelRevision, ChangesWithConstantsButNotWithThoseOfFeaturesThatTheKernelLacks) {
+  const ModuleHashes hashes = module_hashes(embedded_templates());
+  const KernelSpec spec{}, wider{.head_dim = 256}, deeper{.stages = spec.stages + 1},
+      windowed{.features = {.window = 9}};
+  std::set<std::string> revisions;
+  for (const KernelSpec& one : {spec, wider, deeper, windowed}) revisions.insert(kernel_revision(one));
+  EXPECT_EQ(revisions.size(), 4u);
+  const KernelLayout layout = layout_of(spec);
+  KernelSource source{.spec = spec, .layout = layout, .variant = KernelVariant::whole, .hashes = &hashes};
+  source.flag("kNewFeature", false, "of a later version");
+  source.number("kNewSize", 0, "of a later version");
+  EXPECT_EQ(source.text, "");
+  source.number("kNewSize", 4, "of a later version");
+  EXPECT_NE(source.text, "");
+}
+
+TEST(KernelRevision, DoesNotChangeWithWordsAndWhiteSpace) {
+  const auto hash = [](std::string_view text) {
+    const EmbeddedTemplate templates[] = {{"a.cuh", text}};
+    return module_hashes(templates).at("a.cuh");
+  };
+  EXPECT_EQ(hash("// What a is.\nint a;\n"), hash("int  a;"));
+  EXPECT_NE(hash("int a;"), hash("int b;"));
+}
+
 TEST(Generator, CommentsAndWhiteSpaceDoNotChangeTheRevision) {
   const auto revision = [](std::string_view text, std::string_view name = "a.cuh") {
     const EmbeddedTemplate templates[] = {{name, text}};

@@ -34,9 +34,7 @@ class TuningEngine : public ::testing::Test {
     parts.device.uuid = "GPU-of-the-test";
     parts.cache_directory = directory_.path();
     parts.patience = {.before_stop = std::chrono::milliseconds(0), .before_kill = std::chrono::milliseconds(0)};
-    parts.open_winners = [this] {
-      return open_layered_winners(device_model(simulated_device()), directory_.path(), std::nullopt);
-    };
+    parts.open_winners = [this] { return open_layered_winners(device_model(simulated_device()), directory_.path()); };
     parts.is_capturing = [this](CUstream_st*) -> Result<bool> { return capturing_.load(); };
     engine_ = std::make_unique<EngineCore>(std::move(parts));
   }
