@@ -86,7 +86,8 @@ void add_constants_of_features(KernelSource& source) {
   if (stages_scales(features) && has_token_scales(features)) source.define("LEAN_TOKEN_SCALES");
   if (has_block_scales(features)) source.define("LEAN_BLOCK_SCALES");
   if (has_nibbles(features)) source.define("LEAN_NIBBLES");
-  if (layout.copies_row_boxes) source.define("LEAN_ROW_BOXES");
+  if (layout.copies_boxes) source.define("LEAN_BOXES");
+  if (layout.copies_boxes && has_scales_in_rows(features)) source.define("LEAN_ROW_BOXES");
   if (layout.heads_in_step) source.define("LEAN_HEADS_IN_STEP");
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");
   if (features.window > 0 && features.q_len > 1 && features.mask == QueryMask::full) source.define("LEAN_SEES_AHEAD");
@@ -111,8 +112,7 @@ void add_constants_of_features(KernelSource& source) {
   source.flag("kAppend", features.append, "the query tokens' own K and V are written into the cache");
   if (features.append) source.number("kStrideBytes", kv_element_bytes(features), "that strides of K and V count");
   if (features.append && !layout.appends_to_stage)
-    source.flag("kCopyEngineReads",
-                spec.load == LoadPath::bulk || layout.row_buffer_bytes > 0 || layout.copies_row_boxes,
+    source.flag("kCopyEngineReads", spec.load == LoadPath::bulk || layout.row_buffer_bytes > 0 || layout.copies_boxes,
                 "the copy engine reads new rows from the cache (PTX ISA, \"Async proxy\")");
   if (features.rope != Rope::none) {
     source.number("kRope", static_cast<int>(features.rope), "kHalfSplit, kInterleaved");

@@ -51,9 +51,9 @@ struct KernelLayout {
   /// Bytes of a buffer beside the ring in which rows wait to be converted (templates/kv/row_buffer.cuh). 0 where they
   /// wait in the stages (templates/kv/row_panels.cuh).
   int row_buffer_bytes = 0;
-  /// Whether load path tensor of family mma copies rows that hold K, V and their scales in boxes of 16 tokens
-  /// (templates/kv/row_boxes.cuh).
-  bool copies_row_boxes = false;
+  /// Whether load path tensor of family mma copies rows and their scales in boxes of 16 tokens
+  /// (templates/kv/boxes.cuh).
+  bool copies_boxes = false;
   /// With append, whether load path tensor takes new rows from where they are given (templates/kv/append_to_stage.cuh).
   /// Elsewhere they are written into the cache and read from there (templates/kv/append_to_cache.cuh).
   bool appends_to_stage = false;

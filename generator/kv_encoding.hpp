@@ -99,7 +99,7 @@ inline int kv_copy_bytes(const Features& features) {
 }
 /// Whether blocks of a row's columns have scales of their own, beside those of the tensor or of KV heads.
 inline bool has_block_scales(const Features& features) { return kv_encoding(features).block_columns > 0; }
-/// Bytes of one copy of the scales of a row's blocks, and what their base and strides are multiples of.
+/// Bytes of one copy of the scales of a row's blocks by lanes, and what their base and strides are multiples of.
 constexpr int block_scale_copy_bytes(int bytes_of_row) {
   return bytes_of_row % 16 == 0 ? 16 : bytes_of_row % 8 == 0 ? 8 : 4;
 }
@@ -110,11 +110,20 @@ inline bool stages_scales(const Features& features) {
          has_block_scales(features);
 }
 
-/// Whether boxes of 16 tokens bring all rows with scales in them, and not lanes (templates/kv/row_boxes.cuh). Without
-/// pages, steps behind sink tokens may begin an odd number of tokens behind others.
-inline bool copies_row_boxes(const Features& features) {
-  return has_scales_in_rows(features) && features.page_size % 16 == 0 && features.selection_block == 0 &&
-         (features.page_size > 0 || features.sink_tokens == 0);
+/// Whether warps have kernels into whose rings boxes of 16 tokens bring rows and scales, and not lanes
+/// (templates/kv/boxes.cuh); and whether such boxes bring all of a cache. Without pages, steps behind sink tokens may
+/// begin an odd number of tokens behind others, and any steps where scales of blocks are no multiple of 16 bytes.
+inline bool may_copy_boxes(const Features& features) {
+  return has_scales_in_rows(features) || has_block_scales(features);
+}
+inline bool copies_boxes(const Features& features) {
+  return may_copy_boxes(features) && features.page_size % 16 == 0 && features.selection_block == 0 &&
+         (features.page_size > 0 || (has_scales_in_rows(features) && features.sink_tokens == 0));
+}
+
+/// What the base of such scales is a multiple of, and the strides along which boxes have rows.
+inline int block_scale_alignment(const Features& features, int bytes_of_row) {
+  return copies_boxes(features) ? 16 : block_scale_copy_bytes(bytes_of_row);
 }
 
 /// Columns of K.

@@ -6,9 +6,8 @@ static_assert(kMergeBytes + kWarps * (kRingBytes + kQueryBytes) == kSharedBytes,
               "host and device must agree on dynamic shared memory");
 
 extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
-#if defined(LEAN_ROW_BOXES)
-    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMap even_map,
-                const __grid_constant__ LeanTensorMap odd_map) {
+#if defined(LEAN_BOXES)
+    KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args, const __grid_constant__ LeanTensorMaps maps) {
 #else
     KERNEL_NAME(const __grid_constant__ LeanDecodeArgs args) {
 #endif
@@ -25,8 +24,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kCtasPerSm)
   init_fix_up();
 
   KvPipe kv;
-#if defined(LEAN_ROW_BOXES)
-  kv.init(ring, warp, lane, args, even_map, odd_map);
+#if defined(LEAN_BOXES)
+  kv.init(ring, warp, lane, args, maps);
 #else
   kv.init(ring, warp, lane, args);
 #endif

@@ -215,11 +215,19 @@ LEAN_DEVICE void arrive_at_peer(u32 barrier) {
 LEAN_DEVICE void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 LEAN_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
-// x * factor + y in one instruction; from the expression the compiler makes two where factor is a power of two (PTX
-// ISA, "mad").
+// x * factor + y by the pipe that multiplies, which has time where others shift and mask. The factor counts in the
+// grid's height, which is 1: of a power of two that the compiler knows it makes a shift (PTX ISA, "mad", "%nctaid").
 LEAN_DEVICE u32 multiply_add(u32 x, u32 factor, u32 y) {
+  u32 r, one;
+  asm("mov.u32 %0, %%nctaid.y;" : "=r"(one));
+  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(factor * one), "r"(y));
+  return r;
+}
+
+// (a | b) & mask in one instruction; from the expression the compiler may make two (PTX ISA, "lop3").
+LEAN_DEVICE u32 masked_or(u32 a, u32 b, u32 mask) {
   u32 r;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(factor), "r"(y));
+  asm("lop3.b32 %0, %1, %2, %3, 0xa8;" : "=r"(r) : "r"(a), "r"(b), "r"(mask));
   return r;
 }
 

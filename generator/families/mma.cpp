@@ -26,7 +26,7 @@ constexpr SearchedLoad kLoads[] = {
     {LoadPath::tensor, kTwoToEight, kShortSteps, kCopyRings, kUpToFour},
 };
 
-bool takes(const KernelSpec& spec) { return spec.load != LoadPath::tensor || has_scales_in_rows(spec.features); }
+bool takes(const KernelSpec& spec) { return spec.load != LoadPath::tensor || may_copy_boxes(spec.features); }
 
 Result<void> supports(const KernelSpec& spec) {
   if (auto ok = refuse_row_format(spec); !ok) return ok;
@@ -39,13 +39,15 @@ Result<void> supports(const KernelSpec& spec) {
   if (spec.pdl && stages_scales(spec.features) && spec.load == LoadPath::cp_async)
     return unsupported_spec(fmt::format("programmatic dependent launch with KV format {} and kv_scale {}",
                                         to_string(spec.features.kv_format), to_string(spec.features.kv_scale)),
-                            "leave pdl out, or use tensor where scales lie in rows");
-  if (spec.load == LoadPath::tensor && !copies_row_boxes(spec.features))
+                            "leave pdl out, or use tensor where boxes bring the scales");
+  if (spec.load == LoadPath::tensor && !copies_boxes(spec.features))
     return unsupported_spec(
-        fmt::format("load path tensor with scales in rows and {}",
-                    has_selection(spec.features)  ? "a selection"
-                    : spec.features.page_size > 0 ? fmt::format("pages of {} tokens", spec.features.page_size)
-                                                  : "sink tokens without pages"),
+        fmt::format("load path tensor with scales {} and {}",
+                    has_scales_in_rows(spec.features) ? "in rows" : "of blocks",
+                    has_selection(spec.features)        ? "a selection"
+                    : spec.features.page_size > 0       ? fmt::format("pages of {} tokens", spec.features.page_size)
+                    : has_scales_in_rows(spec.features) ? "sink tokens without pages"
+                                                        : "no pages"),
         "use cp_async, which copies row by row");
   if ((spec.load == LoadPath::bulk || spec.load == LoadPath::tensor) && spec.arch.major < 9)
     return unsupported_spec(fmt::format("bulk copies do not exist on {}", to_string(spec.arch)),
@@ -75,12 +77,21 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
 void add_modules(KernelSource& source) {
   add_modules_of_warps(source);
   source.add({"kv/fragments.cuh"});
-  if (has_block_scales(source.spec.features)) source.add({"kv/block_scales.cuh"});
+  const bool blocks = has_block_scales(source.spec.features);
+  if (loads_to_registers(source.spec.load)) {
+    source.add({"kv/ldg.cuh"});
+  } else {
+    source.add({"kv/stage.cuh"});
+    if (blocks) source.add({"kv/block_scales.cuh"});
+    source.add({"kv/warp_ring.cuh"});
+  }
   switch (source.spec.load) {
-    case LoadPath::cp_async: source.add({"kv/warp_ring.cuh", "kv/cp_async.cuh"}); break;
-    case LoadPath::bulk: source.add({"kv/warp_ring.cuh", "kv/bulk.cuh"}); break;
-    case LoadPath::tensor: source.add({"kv/warp_ring.cuh", "kv/row_boxes.cuh"}); break;
-    default: source.add({"kv/ldg.cuh"}); break;
+    case LoadPath::cp_async: source.add({"kv/cp_async.cuh"}); break;
+    case LoadPath::bulk: source.add({"kv/copied_stages.cuh", "kv/bulk.cuh"}); break;
+    case LoadPath::tensor:
+      source.add({"kv/copied_stages.cuh", blocks ? "kv/block_boxes.cuh" : "kv/row_boxes.cuh", "kv/boxes.cuh"});
+      break;
+    default: break;
   }
   source.add({"attend/mma.cuh"});
 }

@@ -24,10 +24,10 @@ inline tl::unexpected<Error> unsupported_spec(std::string message, std::string h
 inline Result<void> refuse_staged_scales(const KernelSpec& spec) {
   const Features& features = spec.features;
   if (!stages_scales(features) || spec.load == LoadPath::cp_async) return {};
-  if (has_scales_in_rows(features) && spec.load == LoadPath::tensor) return {};
+  if (may_copy_boxes(features) && spec.load == LoadPath::tensor) return {};
   return unsupported_spec(fmt::format("load path {} with KV format {} and kv_scale {}", to_string(spec.load),
                                       to_string(features.kv_format), to_string(features.kv_scale)),
-                          has_scales_in_rows(features)
+                          may_copy_boxes(features)
                               ? "use tensor or cp_async, which bring scales with the rows of their tokens"
                               : "use cp_async, which brings scales with the rows of their tokens");
 }

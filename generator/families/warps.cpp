@@ -19,21 +19,25 @@ int most_rows_of_warps(const KernelSpec& spec) {
 void lay_out_warps(const KernelSpec& spec, KernelLayout& layout, int query_bytes) {
   layout.step_tokens = spec.warp_tokens;
   layout.page_run = adjacent_tokens(spec.features, layout.step_tokens);
-  layout.copies_row_boxes = spec.load == LoadPath::tensor;
+  layout.copies_boxes = spec.load == LoadPath::tensor;
   // A slot of a batch-invariant kernel is a place on the line.
-  layout.heads_in_step = layout.copies_row_boxes && spec.layout == KvLayout::strided && !spec.features.batch_invariant;
+  layout.heads_in_step = layout.copies_boxes && spec.layout == KvLayout::strided && !spec.features.batch_invariant;
   const KvEncoding& encoding = kv_encoding(spec.features);
-  const int k_row = encoding.row_bytes(spec.head_dim), v_row = encoding.row_bytes(value_dim(spec));
+  const int k_row = encoding.row_bytes(spec.head_dim), v_row = encoding.row_bytes(value_dim(spec)),
+            of_blocks = encoding.block_scale_bytes(spec.head_dim);
   int stage = 0;
-  if (layout.copies_row_boxes) {
-    stage = spec.warp_tokens * lean_round_up(lean_shared_row_bytes(k_row, v_row), 16);
+  if (layout.copies_boxes) {
+    const int row = lean_round_up(lean_shared_row_bytes(k_row, v_row), 16);
+    const bool adjacent = spec.layout == KvLayout::contiguous;
+    stage = of_blocks > 0 ? spec.warp_tokens / 16 * lean_block_boxes(k_row, v_row, of_blocks, adjacent).bytes
+                          : spec.warp_tokens * row;
   } else if (!loads_to_registers(spec.load)) {
     stage = lean_warp_stage(spec.warp_tokens, k_row, v_row).bytes;
+    if (of_blocks > 0)
+      stage += lean_block_scale_bytes(spec.warp_tokens, of_blocks);
+    else if (stages_scales(spec.features))
+      stage += lean_stage_scale_bytes(spec.warp_tokens);
   }
-  if (has_block_scales(spec.features))
-    stage += lean_block_scale_bytes(spec.warp_tokens, encoding.block_scale_bytes(spec.head_dim));
-  else if (!layout.copies_row_boxes && stages_scales(spec.features))
-    stage += lean_stage_scale_bytes(spec.warp_tokens);
   layout.shared_bytes = lean_warp_shared_bytes(lean_merge_bytes(spec.warps, layout.rows, value_dim(spec)), spec.warps,
                                                spec.stages, stage, query_bytes);
 }

@@ -10,6 +10,7 @@
 
 #include "cache/cubin/cubin_db.hpp"
 #include "generator/families/family.hpp"
+#include "generator/kv_encoding.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/cuda/load_cubin.hpp"
@@ -72,7 +73,8 @@ Result<void> LoadedKernel::bind_to_current_context() {
   ctas_of_range_ = layout.row_blocks_in_step;
   heads_in_step_ = layout.heads_in_step;
   if (spec_.load == LoadPath::tensor && !layout.gathers_rows)
-    maps_ = std::make_unique<TensorMapCache>(layout.family->halves == nullptr ? 1 : 2);
+    maps_ = std::make_unique<TensorMapCache>(
+        layout.family->halves == nullptr && !(layout.copies_boxes && has_block_scales(spec_.features)) ? 1 : 2);
   // Rings in shared memory want all of it; loads straight to registers stage their lines in L1, so there the driver
   // decides.
   const auto carve_out = loads_to_registers(spec_.load) ? CarveOut::automatic : CarveOut::largest_shared;

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "generator/families/family.hpp"
+#include "generator/families/shared_layout.hpp"
 #include "generator/kv_encoding.hpp"
 #include "runtime/cuda/driver.hpp"
 
@@ -69,12 +70,45 @@ Result<void> encode_walk(const KernelSpec& spec, const KernelLayout& layout, con
   return encode(maps.v, in_parts ? others : v);
 }
 
-/// Those of rows that hold K, V and their scales (templates/kv/row_boxes.cuh): of the even tokens, and of the odd ones.
-Result<void> encode_row_boxes(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion,
-                              KvTensorMaps::OfWalk& maps) {
-  constexpr int kUnit = 8, kBoxTokens = 16, kAlignment = 16;
+constexpr int kBoxTokens = 16, kBoxAlignment = 16;
+
+/// A map of bytes for boxes of 16 tokens (templates/kv/boxes.cuh): columns of a unit of so many bytes, rows and what is
+/// outermost. Strides count bytes.
+struct BoxMap {
+  std::uintptr_t base;
+  int unit;
+  std::int64_t columns, rows, outermost, row_stride, outer_stride;
+  std::int64_t box_columns, box_rows;
+};
+Result<void> encode_boxes(const BoxMap& boxes, int l2_promotion, CUtensorMap& map) {
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
+  const auto size = [](std::int64_t value) { return static_cast<cuuint64_t>(value); };
+  // The stride of a dimension of one element is never used, but it must be valid.
+  const cuuint64_t sizes[] = {size(boxes.columns), size(boxes.rows), size(boxes.outermost)},
+                   strides[] = {size(boxes.rows > 1 ? boxes.row_stride : kBoxAlignment),
+                                size(boxes.outermost > 1 ? boxes.outer_stride : kBoxAlignment)};
+  const cuuint32_t box[] = {static_cast<cuuint32_t>(boxes.box_columns), static_cast<cuuint32_t>(boxes.box_rows), 1},
+                   every_element[] = {1, 1, 1};
+  const auto promotion = l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  const auto type = boxes.unit == 8 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT64 : CU_TENSOR_MAP_DATA_TYPE_INT32;
+  return check((*api)->cuTensorMapEncodeTiled(&map, type, 3, reinterpret_cast<void*>(boxes.base), sizes, strides, box,
+                                              every_element, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                                              promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
+               "cuTensorMapEncodeTiled", ErrorCode::launch_failed);
+}
+
+/// Errors: unsupported, for a last column that kernels cannot count to.
+Result<void> check_columns(std::int64_t before_last, std::int64_t row, int unit) {
+  if (before_last / unit <= std::numeric_limits<std::int32_t>::max() - row) return {};
+  return fail(ErrorCode::unsupported, fmt::format("rows of a cache that are up to {} bytes apart", before_last),
+              "Lay requests at multiples of 16 bytes.");
+}
+
+/// Those of rows that hold K, V and their scales (templates/kv/row_boxes.cuh): of the even tokens, and of the odd ones.
+Result<void> encode_row_boxes(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion,
+                              KvTensorMaps& maps) {
+  constexpr int kUnit = 8;
   const Features& features = spec.features;
   const bool paged = features.page_size > 0;
   const KvEncoding& encoding = kv_encoding(features);
@@ -85,30 +119,71 @@ Result<void> encode_row_boxes(const KernelSpec& spec, const LeanDecodeArgs& args
   std::int64_t outermost = paged ? args.pool_pages : features.packed_kv ? 1 : args.batch;
   // Requests that no stride of a map reaches lie in one dimension with the heads.
   std::int64_t before_last = (args.kv_heads - 1) * head;
-  if (!paged && outer % kAlignment != 0) before_last += (outermost - 1) * outer, outermost = 1;
-  if (before_last / kUnit > std::numeric_limits<std::int32_t>::max() - row)
-    return fail(ErrorCode::unsupported, fmt::format("rows of a cache that are up to {} bytes apart", before_last),
-                "Lay requests at multiples of 16 bytes.");
-  const auto promotion = l2_promotion == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
-  const cuuint32_t every_element[] = {1, 1, 1};
-  const cuuint32_t box[] = {static_cast<cuuint32_t>((row + kAlignment - 1) / kAlignment * 2), kBoxTokens / 2, 1};
+  if (!paged && outer % kBoxAlignment != 0) before_last += (outermost - 1) * outer, outermost = 1;
+  if (auto ok = check_columns(before_last, row, kUnit); !ok) return ok;
   for (const int odd : {0, 1}) {
     // One token has no odd one beside it, whose map must have rows that are there.
     const auto first =
         reinterpret_cast<std::uintptr_t>(args.k) + static_cast<std::uintptr_t>(tokens > 1 ? odd * token : 0);
-    const std::uintptr_t base = first / kAlignment * kAlignment;
+    const std::uintptr_t base = first / kBoxAlignment * kBoxAlignment;
     // Up to the end of the last KV head's row, so that nothing behind it is read.
     const auto columns = static_cast<std::int64_t>(first - base) + before_last + row;
-    const cuuint64_t sizes[] = {static_cast<cuuint64_t>(columns / kUnit),
-                                static_cast<cuuint64_t>(std::max<std::int64_t>((tokens + 1 - odd) / 2, 1)),
-                                static_cast<cuuint64_t>(outermost)};
-    const cuuint64_t strides[] = {static_cast<cuuint64_t>(tokens > 2 ? 2 * token : kAlignment),
-                                  static_cast<cuuint64_t>(outermost > 1 ? outer : kAlignment)};
-    auto done = check((*api)->cuTensorMapEncodeTiled(odd == 0 ? &maps.k : &maps.v, CU_TENSOR_MAP_DATA_TYPE_FLOAT64, 3,
-                                                     reinterpret_cast<void*>(base), sizes, strides, box, every_element,
-                                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-                                                     promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),
-                      "cuTensorMapEncodeTiled", ErrorCode::launch_failed);
+    auto done = encode_boxes({.base = base,
+                              .unit = kUnit,
+                              .columns = columns / kUnit,
+                              .rows = std::max<std::int64_t>((tokens + 1 - odd) / 2, 1),
+                              .outermost = outermost,
+                              .row_stride = 2 * token,
+                              .outer_stride = outer,
+                              .box_columns = (row + kBoxAlignment - 1) / kBoxAlignment * (kBoxAlignment / kUnit),
+                              .box_rows = kBoxTokens / 2},
+                             l2_promotion, odd == 0 ? maps.walks[0].k : maps.walks[0].v);
+    if (!done) return done;
+  }
+  return {};
+}
+
+/// Those of pages with scales of blocks (templates/kv/block_boxes.cuh): K, V, the scales of K and those of V.
+Result<void> encode_block_boxes(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion,
+                                KvTensorMaps& maps) {
+  constexpr int kMostColumns = 256;  // of a box
+  struct Operand {
+    const void* base;
+    int unit, row, pitch;  // bytes: of a column, of a token's row, and in the stage
+    long long token, head, outer;
+    CUtensorMap& map;
+  };
+  const KvEncoding& encoding = kv_encoding(spec.features);
+  const bool adjacent = spec.layout == KvLayout::contiguous;
+  const int k_row = encoding.row_bytes(spec.head_dim), v_row = encoding.row_bytes(value_dim(spec)),
+            scales = encoding.block_scale_bytes(spec.head_dim),
+            pitch = lean_block_boxes(k_row, v_row, scales, adjacent).scale_pitch;
+  auto& [rows, of_blocks] = maps.walks;
+  const auto scales_at = [&](const void* base, CUtensorMap& map) {
+    return Operand{
+        base, 4, scales, pitch, args.kv_scale_stride_token, args.kv_scale_stride_head, args.kv_scale_stride_batch, map};
+  };
+  for (const Operand& operand :
+       {Operand{args.k, 8, k_row, k_row, args.k_stride_token, args.k_stride_head, args.k_stride_batch, rows.k},
+        Operand{args.v, 8, v_row, v_row, args.v_stride_token, args.v_stride_head, args.v_stride_batch, rows.v},
+        scales_at(args.k_block_scales, of_blocks.k), scales_at(args.v_block_scales, of_blocks.v)}) {
+    const auto& [base, unit, row, box_row, token, head, outer, map] = operand;
+    // Adjacent rows of 16 tokens are one row of a box, or as few as a box can have columns for.
+    int together = 1;
+    if (adjacent)
+      for (together = kBoxTokens; together * row > kMostColumns * unit;) together /= 2;
+    const std::int64_t before_last = (args.kv_heads - 1) * head, tokens = spec.features.page_size;
+    if (auto ok = check_columns(before_last, row, unit); !ok) return ok;
+    auto done = encode_boxes({.base = reinterpret_cast<std::uintptr_t>(base),
+                              .unit = unit,
+                              .columns = (before_last + (adjacent ? tokens : 1) * row) / unit,
+                              .rows = adjacent ? kBoxTokens / together : tokens,
+                              .outermost = args.pool_pages,
+                              .row_stride = together * token,
+                              .outer_stride = outer,
+                              .box_columns = together * box_row / unit,
+                              .box_rows = kBoxTokens / together},
+                             l2_promotion, map);
     if (!done) return done;
   }
   return {};
@@ -121,8 +196,8 @@ Result<KvTensorMaps> encode_tensor_maps(const KernelSpec& spec, const LeanDecode
   KvTensorMaps maps{};
   if (layout.gathers_rows) return maps;  // nobody reads them
   Result<void> done;
-  if (layout.copies_row_boxes) {
-    done = encode_row_boxes(spec, args, l2_promotion, maps.walks[0]);
+  if (layout.copies_boxes) {
+    done = (has_block_scales(spec.features) ? encode_block_boxes : encode_row_boxes)(spec, args, l2_promotion, maps);
   } else if (layout.family->halves == nullptr) {
     done = encode_walk(spec, layout, args, l2_promotion, maps.walks[0]);
   } else {

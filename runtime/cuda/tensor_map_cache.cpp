@@ -25,7 +25,9 @@ TensorMapKey tensor_map_key(const LeanDecodeArgs& args, int l2_promotion) noexce
   return {{reinterpret_cast<std::uintptr_t>(args.k), reinterpret_cast<std::uintptr_t>(args.v),
            word(args.k_stride_token), word(args.k_stride_head), word(args.k_stride_batch), word(args.v_stride_token),
            word(args.v_stride_head), word(args.v_stride_batch), pair(args.batch, args.kv_heads),
-           word(args.context_capacity), word(args.pool_pages), word(l2_promotion)}};
+           word(args.context_capacity), word(args.pool_pages), word(l2_promotion),
+           reinterpret_cast<std::uintptr_t>(args.k_block_scales), reinterpret_cast<std::uintptr_t>(args.v_block_scales),
+           word(args.kv_scale_stride_token), word(args.kv_scale_stride_head), word(args.kv_scale_stride_batch)}};
 }
 
 bool TensorMapCache::Entry::holds(const TensorMapKey& wanted) const noexcept {

@@ -13,7 +13,7 @@ inline namespace v1 {
 
 /// Everything of a launch on which its tensor maps depend.
 struct TensorMapKey {
-  std::array<std::uint64_t, 12> words{};
+  std::array<std::uint64_t, 17> words{};
 
   bool operator==(const TensorMapKey&) const = default;
 };
@@ -23,7 +23,7 @@ TensorMapKey tensor_map_key(const LeanDecodeArgs& args, int l2_promotion) noexce
 /// PlanCache. Each entry is a seqlock: readers never write, and of two writers one gives up.
 class TensorMapCache {
  public:
-  static constexpr std::size_t kSets = 64, kWays = 4;  ///< a power of two; 160 kB together
+  static constexpr std::size_t kSets = 64, kWays = 4;  ///< a power of two; 168 kB together
   /// walks: how many of a KvTensorMaps' the kernel has.
   explicit TensorMapCache(std::size_t walks = 1) : walks_(walks), entries_(kSets * kWays) {}
 

@@ -30,7 +30,7 @@ constexpr const char* kNoRequests = "pages of a request, because of selection_in
 Result<void> check_feature_pointers(const Features& features, int block_scale_bytes, const leanattn_decode_args& args) {
   const bool scales = has_scales(features), blocks = has_block_scales(features),
              optional = !stages_scales(features) || blocks;
-  const auto of_blocks = static_cast<std::uintptr_t>(block_scale_copy_bytes(block_scale_bytes));
+  const auto of_blocks = static_cast<std::uintptr_t>(block_scale_alignment(features, block_scale_bytes));
   const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
        {FeaturePointer{"page_table", args.page_table, features.page_size > 0 && !features.selection_in_pool, false,
@@ -190,7 +190,7 @@ Result<int> capacity_of(const Features& features, const leanattn_decode_args& ar
 
 Result<void> bind_scales(const DecodeProblem& problem, const leanattn_decode_args& args, std::int64_t tokens,
                          std::int64_t outermost, LeanDecodeArgs& bound) {
-  const bool in_rows = has_scales_in_rows(problem.features);
+  const bool in_rows = has_scales_in_rows(problem.features), adjacent = problem.layout == KvLayout::contiguous;
   const int bytes = kv_element_bytes(problem.features),
             of_blocks = kv_encoding(problem.features).block_scale_bytes(problem.head_dim);
   // Scales of tokens may have any alignment.
@@ -200,12 +200,23 @@ Result<void> bind_scales(const DecodeProblem& problem, const leanattn_decode_arg
   const auto or_usual = [&](std::int64_t given, std::int64_t of_k, std::int64_t entries) {
     return or_dense(given, in_rows ? of_k * bytes / kScaleBytes : entries * scales.columns);
   };
-  bound.kv_scale_stride_token = or_usual(args.kv_scale_stride_token, bound.k_stride_token, 1);
-  bound.kv_scale_stride_head = or_usual(args.kv_scale_stride_head, bound.k_stride_head, tokens);
+  // Scales of blocks are dense as rows are.
+  const bool by_token = of_blocks > 0 && !adjacent;
+  bound.kv_scale_stride_token =
+      or_usual(args.kv_scale_stride_token, bound.k_stride_token, by_token ? problem.kv_heads : 1);
+  bound.kv_scale_stride_head = or_usual(args.kv_scale_stride_head, bound.k_stride_head, by_token ? 1 : tokens);
   bound.kv_scale_stride_batch = or_usual(args.kv_scale_stride_batch, bound.k_stride_batch, problem.kv_heads * tokens);
-  return check_strides(scales, {{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
-                                {"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
-                                {"kv_scale_stride_token", bound.kv_scale_stride_token, tokens}});
+  const Dimension batch{"kv_scale_stride_batch", bound.kv_scale_stride_batch, outermost},
+      head{"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
+      token{"kv_scale_stride_token", bound.kv_scale_stride_token, tokens};
+  if (auto ok = check_strides(scales, {batch, head, token}); !ok) return ok;
+  if (of_blocks == 0 || !copies_boxes(problem.features)) return {};
+  if (adjacent && token.extent > 1 && token.stride != of_blocks) [[unlikely]]
+    return invalid(
+        fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", token.name, token.stride, of_blocks),
+        "Make the plan with the strided layout.");
+  const auto boxes = static_cast<unsigned>(block_scale_alignment(problem.features, of_blocks));
+  return check_strides(Row{scales.name, of_blocks, 1, false, boxes}, {batch, adjacent ? head : token});
 }
 
 Result<void> check_shared_rows(const DecodeProblem& problem, std::int64_t tokens, std::int64_t outermost,

@@ -24,6 +24,9 @@ static_assert(!kQueryInShared || kQueryBytes == kRowTiles * kKPairs * 32 * 4, "a
 struct Query {
   u32 row[kRowTiles][kQueryInShared ? 1 : kKPairs];
   u32* words;  // [row tiles][kKPairs / 2][32 lanes][2], this lane's
+#if defined(LEAN_BLOCK_SCALES)
+  float scale;  // of products with K
+#endif
 
   LEAN_DEVICE u32& at(int tile, int i) {
     if constexpr (kQueryInShared) return words[(tile * kKPairs / 2 + i / 2) * 64 + i % 2];
@@ -52,6 +55,9 @@ LEAN_DEVICE void place_query(Query& q, unsigned char* shared, int lane) {
 #if defined(LEAN_NIBBLES)
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
   const int g = lane / 4, c = lane % 4;
+#if defined(LEAN_BLOCK_SCALES)
+  q.scale = k_scale_of(args, s, 0, true);
+#endif
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
     const Row row = row_of(s.query, s.row_block, tile * 8 + g);
@@ -155,18 +161,25 @@ LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
   }
 }
 
+// Whether scores still lack the scales of K when they are finished.
+#if defined(LEAN_BLOCK_SCALES)
+constexpr bool kScalesScores = false;
+#else
+constexpr bool kScalesScores = kHasScales;
+#endif
+
 // Changes scores as the spec says. Those of tokens that a row does not see become -inf.
 LEAN_DEVICE void finish_scores(const LeanDecodeArgs& args, const Segment& s, const Step& step, const Holes& holes,
                                int lane, float (&score)[kTokenBlocks][kRowTiles][4]) {
   const int g = lane / 4;
-  if constexpr (kChangesScores || kHasScales) {
+  if constexpr (kChangesScores || kScalesScores) {
 #pragma unroll
     for (int block = 0; block < kTokenBlocks; block++)
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int offset = k_token(block, half, g), token = step.token + offset;
         float scale = 1.0f;
-        if constexpr (kHasScales) scale = k_scale_of(args, s, token, offset < step.count);
+        if constexpr (kScalesScores) scale = k_scale_of(args, s, token, offset < step.count);
 #pragma unroll
         for (int j = 0; j < kLaneRows; j++) {
           float& x = score[block][j / 2][2 * half + j % 2];
@@ -227,6 +240,24 @@ LEAN_DEVICE void scale_weights(const LeanDecodeArgs& args, const Segment& s, con
   }
 }
 
+#if defined(LEAN_BLOCK_SCALES)
+// A weight of 0 does not silence a scale that is NaN. So scales of V that are NaN are not multiplied. Instead the
+// results of rows that see their tokens become NaN, and no others. out: of the columns of which v are.
+LEAN_DEVICE void keep_nan_in_rows(VFragment& v, const u32 (&weight)[kRowTiles][2], float (*out)[kRowTiles][4]) {
+  const u32 first = take_nan(v.units[0]), second = take_nan(v.units[1]);
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; tile++) {
+    float seen[4] = {};
+    mma(Operand(), seen, first, first, second, second, weight[tile][0], weight[tile][1]);
+#pragma unroll
+    for (int w = 0; w < kVWords; w++)
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        if (seen[i] > 0.0f) out[w][tile][i] = __builtin_bit_cast(float, 0x7fffffffu);
+  }
+}
+#endif
+
 // One step.
 LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step& step, KvPipe& kv, const Query& q,
                         Attention& a, int lane) {
@@ -255,7 +286,12 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
       for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
-#if defined(LEAN_TOKEN_SCALES)
+#if defined(LEAN_BLOCK_SCALES)
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; tile++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) score[block][tile][i] *= q.scale;
+#elif defined(LEAN_TOKEN_SCALES)
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float scale = kv.k_scale(block, half);
@@ -323,6 +359,9 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
 #pragma unroll
     for (int group = 0; group < kVGroups; group++) {
       kv.read_v_fragment(block, group, v);
+#if defined(LEAN_BLOCK_SCALES)
+      if (may_be_nan(v)) keep_nan_in_rows(v, weight[block], &a.out[group * kVWords]);
+#endif
 #pragma unroll
       for (int w = 0; w < kVWords; w++) {
 #if defined(LEAN_NIBBLES)

@@ -4,31 +4,13 @@
 // Whether a step's rows are adjacent. They then travel as five copies, K and four quarters of V, and else row by row.
 constexpr bool kAdjacent = kContiguous && !kLatent && (kPageSize == 0 || kPageRun == kStepTokens);
 
-struct KvPipe {
-  u32 ring;      // this warp's stages in shared memory
-  u32 barriers;  // this warp's mbarriers, one for each stage
-  KvCursor at;   // the next step to fetch; for adjacent rows of a dense cache at.k is where this lane's copy begins
-  int lane;
-  u32 piece;        // where that copy goes in a stage
-  int stage;        // stage of the step in hand
-  u32 parity;       // which its barrier completes with
-  int fetch_stage;  // stage of the next step to fetch
+struct KvPipe : CopiedStages<KvPipe> {
+  // For adjacent rows of a dense cache at.k is where this lane's copy begins.
+  u32 piece;  // where that copy goes in a stage
 
   LEAN_DEVICE void init(u32 shared_base, int warp, int lane_index, const LeanDecodeArgs& args) {
-    __shared__ __align__(8) u64 full[kWarps * kStages];
-    ring = shared_base + (u32)(warp * kRingBytes);
-    barriers = shared_address(&full[warp * kStages]);
-    lane = lane_index;
-    at.init(args, lane_index);
-    piece = lane == 0 ? 0 : v_row_offset((lane - 1) * kQuarter);
-    stage = fetch_stage = 0;
-    parity = 0;
-    if (lane == 0) {
-#pragma unroll
-      for (int s = 0; s < kStages; s++) init_barrier(barriers + (u32)(s * 8), 1);
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    }
-    __syncwarp();
+    piece = lane_index == 0 ? 0 : v_row_offset((lane_index - 1) * kQuarter);
+    init_stages(shared_base, warp, lane_index, args);
   }
 
   LEAN_DEVICE static void copy(u32 destination, const char* source, u32 bytes, u32 barrier) {
@@ -49,7 +31,7 @@ struct KvPipe {
   LEAN_DEVICE void fetch() {
     if (at.done()) return;
     const int tokens = min(at.tokens(), kStepTokens);
-    const u32 base = ring + (u32)(fetch_stage * kStage.bytes), barrier = barriers + (u32)(fetch_stage * 8);
+    const u32 base = fetch_base(), barrier = fetch_barrier();
     if (lane == 0) expect_bytes(barrier, (u32)(tokens * (kKRowBytes + kVRowBytes)));
     if constexpr (kAdjacent) {
       // Lane 0 copies K, lanes 1 to 4 a quarter of V each.
@@ -68,8 +50,7 @@ struct KvPipe {
         }
       }
     }
-    at.next();
-    if (++fetch_stage == kStages) fetch_stage = 0;
+    fetched();
   }
 
   LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, int warp) {
@@ -80,33 +61,8 @@ struct KvPipe {
         at.k_stride = at.v_stride;
       }
     }
-#pragma unroll 1
-    for (int i = 0; i < kStages; i++) fetch();
+    fetch_all();
   }
 
   LEAN_DEVICE u32 base() const { return ring + (u32)(stage * kStage.bytes); }
-
-  LEAN_DEVICE void acquire(int tokens) {
-    while (!is_complete(barriers + (u32)(stage * 8), parity)) continue;
-    if (tokens < kStepTokens) {
-      zero_v_rows(base(), tokens, lane);
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // the copy engine may overwrite these zeros later
-      __syncwarp();
-    }
-  }
-  LEAN_DEVICE void read_k_fragment(int block, int part, KFragment& k) { read_k(base(), block, part, lane, k); }
-  LEAN_DEVICE void k_done() {}
-  LEAN_DEVICE void read_v_fragment(int block, int group, VFragment& v) { read_v(base(), block, group, lane, v); }
-  LEAN_DEVICE void release() {
-    __syncwarp();
-    if (++stage == kStages) stage = 0, parity ^= 1;
-    fetch();
-  }
 };
-
-// V rows of the step in hand that lie in holes of the page table become zeros.
-LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
-  zero_v_holes(kv.base(), holes, kv.lane);
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // as in acquire
-  __syncwarp();
-}

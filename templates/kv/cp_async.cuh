@@ -159,8 +159,5 @@ struct KvPipe {
 // V rows of the step in hand that lie in holes of the page table become zeros.
 LEAN_DEVICE void zero_v_holes(KvPipe& kv, const Holes& holes) {
   zero_v_holes(kv.base(), holes, kv.lane);
-#if defined(LEAN_BLOCK_SCALES)
-  zero_v_scales(kv.base(), holes, kv.lane);
-#endif
   __syncwarp();
 }

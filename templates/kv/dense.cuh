@@ -8,7 +8,7 @@ struct KvCursor {
   const char* first_scale;  // K's, of the step's first token
   i64 scale_stride;         // bytes from token to token
 #endif
-#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_BOXES)
   int request, first;  // and its first token, where requests follow each other
 #endif
   int left;  // tokens from the step to the end of the segment
@@ -34,7 +34,7 @@ struct KvCursor {
     sink_tokens = s.sink_tokens;
 #endif
     const int token = read + (kWindow > 0 && read >= sinks ? shift : 0);
-#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_BOXES)
 #if defined(LEAN_PACKED_KV)
     request = 0, first = s.kv_first;
 #else
@@ -75,7 +75,7 @@ struct KvCursor {
   LEAN_DEVICE const char* scale(int token) const { return first_scale + token * scale_stride; }
 #endif
 
-#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_BOXES)
   // Of a token of the step.
   LEAN_DEVICE TokenPlace place(int token) const {
     const int read = end - left;

@@ -1,36 +1,48 @@
 // kv/elements_fp4.cuh -- KV elements of four bits, two a byte, the lower half of it first, which are floats (e2m1): a
 // sign, two bits of exponent and one of mantissa, so 0, 0.5, 1, 1.5, 2, 3, 4 or 6. Sixteen columns of a row share a
 // scale of e4m3, and all rows of a KV head one of fp32. In registers products of element and block's scale become fp16,
-// 2^7 times too small. That is exact: a product has six significant bits, is a multiple of 2^-10 and at most 2688, so
-// that here it is a multiple of 2^-17 and at most 21. q and the weights become fp16, too, whose values beyond +-65504
-// do not fit. The fp32 scale and 2^7 multiply scores and O.
+// 2^14 times too small. That is exact: a product has six significant bits, is a multiple of 2^-10 and at most 2688, so
+// that here it is a multiple of 2^-24, the least fp16 number, and at most 0.17. q and the weights become fp16, too,
+// whose values beyond +-65504 do not fit. The fp32 scale and 2^14 multiply scores and O.
 
 enum { kScalePerTensor, kScalePerHead };  // kKvScale
 constexpr bool kScalesTokens = false;
-constexpr float kBlockUnit = 128.0f;  // what products count in
+constexpr float kBlockUnit = 16384.0f;  // what products count in
 
-// The scales of two blocks, e4m3 in the low bytes of a word, by 2^7 as two fp16 values.
+// The scales of two blocks, e4m3 in the low bytes of a word, as two fp16 values.
 LEAN_DEVICE u32 block_scales(u32 bytes) {
   u32 y;
 #if __CUDA_ARCH__ >= 890
   asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; cvt.rn.f16x2.e4m3x2 %0, lo; }" : "=r"(y) : "r"(bytes));
-  constexpr u32 kFactors = 0x58005800u;  // 2^7
 #else
   // With sign, exponent and mantissa in their places the value is 2^8 times too small, subnormals included.
   const u32 wide = __byte_perm(bytes, 0, 0x1404);  // each byte in the upper half of a value
-  y = (wide & 0x80008000u) | (wide >> 1 & 0x3f803f80u);
-  constexpr u32 kFactors = 0x78007800u;  // 2^15
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"((wide & 0x80008000u) | (wide >> 1 & 0x3f803f80u)), "r"(0x5c005c00u));
 #endif
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(y), "r"(kFactors));
   return y;
 }
 
 // Element `i`, 0 to 3, of each half of a word as two fp16 values, 2^14 times too small: with the bits of the exponent
-// in the low ones of fp16's it is subnormal where the element is. Behind the shift a sign is three bits below its
-// place. Adding 7 there carries it up, and what 7 leaves where there is none is masked.
+// in the low ones of fp16's it is subnormal where the element is. Behind a multiplication that shifts, a sign is three
+// bits below its place. Adding 7 there carries it up, and what 7 leaves where there is none is masked. The last element
+// of a half has its sign in place. Two pairs share a mask; what is of the other one lands where nothing is looked at.
 LEAN_DEVICE u32 fp4_pair(u32 x, int i) {
-  if (i == 3) return (x & 0x80008000u) | (x >> 3 & 0x0e000e00u);
-  return multiply_add(x & 0x000f000fu << 4 * i, 1u << (9 - 4 * i), 0x70007000u) & 0x8e008e00u;
+  constexpr u32 kPlaces = 0x8e008e00u;
+  const u32 even = x & 0x0f0f0f0fu, odd = x & 0xf0f0f0f0u;
+  if (i == 3) return masked_or(odd, odd >> 3, kPlaces);
+  return multiply_add(i == 1 ? odd : even, 1u << (9 - 4 * i), 0x70007000u) & kPlaces;
+}
+
+// A value of a pair, twice. As halves of registers it is taken by multiplications as it is.
+LEAN_DEVICE u32 low_twice(u32 pair) {
+  u32 y;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {lo, lo}; }" : "=r"(y) : "r"(pair));
+  return y;
+}
+LEAN_DEVICE u32 high_twice(u32 pair) {
+  u32 y;
+  asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %1; mov.b32 %0, {hi, hi}; }" : "=r"(y) : "r"(pair));
+  return y;
 }
 
 // And times scales, those of its block.

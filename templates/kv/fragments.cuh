@@ -73,6 +73,9 @@ struct VFragment {
 // The token of the step that is matrix row g (half 0) or g + 8 (half 1) of a block of K.
 #if defined(LEAN_ROW_BOXES)
 LEAN_DEVICE int k_token(int block, int half, int g) { return block * 16 + 2 * g + half; }  // kv/warp_ring.cuh
+#elif defined(LEAN_BOXES)
+// Rows follow each other, and neighbouring lanes of either product read a row of even and one of odd number.
+LEAN_DEVICE int k_token(int block, int half, int g) { return block * 16 + half * 8 + (g ^ (g >> 1 & 1)); }
 #else
 LEAN_DEVICE int k_token(int block, int half, int g) { return (g >> 1) * kQuarter + block * 4 + half * 2 + (g & 1); }
 #endif

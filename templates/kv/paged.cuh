@@ -114,7 +114,7 @@ struct KvCursor {
   }
 #endif
 
-#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_BOXES)
   // Of a token of the step. All lanes must ask together.
   LEAN_DEVICE TokenPlace place(int token) const {
     const int id = __shfl_sync(kFullMask, page, page_step * kStepRuns + token / kPageRun);

@@ -10,7 +10,7 @@ constexpr int kVRowBytes = kValueDim * kKvBytes;
 #endif
 constexpr int kRoundTokens = kWarps * kStepTokens;  // from one step of a warp to its next
 
-#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_BOXES)
 // A page or a request, and a token of it.
 struct TokenPlace {
   int outer, token;

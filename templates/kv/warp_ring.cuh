@@ -1,74 +1,11 @@
-// kv/warp_ring.cuh -- a warp's own ring of KV stages in shared memory, and reads of fragments from it. A stage holds
-// kStepTokens rows of K, then four skewed quarters of V (shared_layout.cuh), which are read without bank conflicts.
-// Where K, V and their scales share a row, it holds these rows as they come (kv/row_boxes.cuh).
+// kv/warp_ring.cuh -- reads of fragments from a stage of a warp's own ring (kv/stage.cuh).
 
-#if defined(LEAN_ROW_BOXES)
-constexpr int kRowBytes = lean_shared_row_bytes(kKRowBytes, kVRowBytes), kRowPitch = lean_round_up(kRowBytes, 16);
-constexpr LeanStage kStage = {kKRowBytes + 4, 0, kStepTokens* kRowPitch};
-constexpr int kRingBytes = kStages * kStage.bytes;  // per warp
-constexpr int kSwapHalves = 0;
-
-// A stage, and where in its pitch a row of an even or an odd token begins: a copy begins at a multiple of 16 bytes.
-struct StageAddress {
-  u32 base, shift[2];
-};
-// A stage has 16 tokens at a time: those of even number, then those of odd number. So matrix row g + 8 half of a block
-// is the token there (k_token of kv/fragments.cuh).
-LEAN_DEVICE u32 row_at(const StageAddress& stage, int block, int half, int g) {
-  return stage.base + stage.shift[half] + (u32)((block * 16 + half * 8 + g) * kRowPitch);
-}
-LEAN_DEVICE u32 row_of_token(const StageAddress& stage, int token) {
-  return row_at(stage, token / 16, token % 2, token % 16 / 2);
-}
-LEAN_DEVICE u32 k_row_at(const StageAddress& stage, int block, int half, int g) {
-  return row_at(stage, block, half, g);
-}
-// Row r of the four that lane (g, c) multiplies of a block of V.
-LEAN_DEVICE u32 v_row_at(const StageAddress& stage, int block, int c, int r) {
-  return row_at(stage, block, r / 2, 2 * c + r % 2) + (u32)kStage.v_offset;
-}
-LEAN_DEVICE u32 k_scale_at(const StageAddress& stage, int block, int half, int g) {
-  return row_at(stage, block, half, g) + (u32)kKRowBytes;
-}
-LEAN_DEVICE u32 v_scale_at(const StageAddress& stage, int block, int half, int g) {
-  return row_at(stage, block, half, g) + (u32)(kRowBytes - 4);
-}
-#else
-typedef u32 StageAddress;
-#if defined(LEAN_BLOCK_SCALES)
-constexpr LeanStage kStage = {kRowsOfStage.v_offset, kRowsOfStage.quarter_bytes, kRowsOfStage.bytes + kStageScaleBytes};
-#elif defined(LEAN_STAGED_SCALES)
-constexpr LeanStage kRowsOfStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
-constexpr int kScalesOffset = kRowsOfStage.bytes;  // where the scales of K begin, then those of V
-constexpr LeanStage kStage = {kRowsOfStage.v_offset, kRowsOfStage.quarter_bytes,
-                              kScalesOffset + lean_stage_scale_bytes(kStepTokens)};
-#else
-constexpr LeanStage kStage = lean_warp_stage(kStepTokens, kKRowBytes, kVRowBytes);
-#endif
-constexpr int kRingBytes = kStages * kStage.bytes;  // per warp
 // Where rows are a multiple of 128 bytes, neighbouring rows begin at the same bank. There odd rows read the 64-byte
 // halves of 128 bytes in swapped order.
+#if defined(LEAN_ROW_BOXES)
+constexpr int kSwapHalves = 0;
+#else
 constexpr int kSwapHalves = kKRowBytes % 128 == 0 ? 1 : 0;
-
-LEAN_DEVICE u32 v_row_offset(int token) {
-  return (u32)(kStage.v_offset + token / kQuarter * kStage.quarter_bytes + token % kQuarter * kVRowBytes);
-}
-
-LEAN_DEVICE u32 k_row_at(u32 stage, int block, int half, int g) {
-  return stage + (u32)(k_token(block, half, g) * kKRowBytes);
-}
-// Row r of the four that lane (g, c) multiplies of a block of V.
-LEAN_DEVICE u32 v_row_at(u32 stage, int block, int c, int r) {
-  return stage + (u32)(kStage.v_offset + c * kStage.quarter_bytes + (block * 4 + r) * kVRowBytes);
-}
-#if defined(LEAN_TOKEN_SCALES)
-// Where the scale of a token of K or V is, as a word.
-LEAN_DEVICE u32 scale_at(u32 stage, int token) { return stage + (u32)(kScalesOffset + 4 * token); }
-LEAN_DEVICE u32 k_scale_at(u32 stage, int block, int half, int g) { return scale_at(stage, k_token(block, half, g)); }
-LEAN_DEVICE u32 v_scale_at(u32 stage, int block, int half, int g) {
-  return scale_at(stage, kStepTokens + k_token(block, half, g));
-}
-#endif
 #endif
 
 #if defined(LEAN_TOKEN_SCALES)
@@ -132,7 +69,9 @@ LEAN_DEVICE void read_v(const StageAddress& stage, int block, int group, int lan
   const int g = lane / 4, c = lane % 4;
 #if defined(LEAN_BLOCK_SCALES)
 #pragma unroll
-  for (int i = 0; i < 2; i++) v.units[i] = read_v_scales(stage, c * kQuarter + block * 4 + 2 * i, group, g);
+  for (int half = 0; half < 2; half++)
+    v.units[half] = read_v_scales(stage, k_token(block, half, 2 * c), k_token(block, half, 2 * c + 1),
+                                  (group * 8 + g) * kVBytes / 8);
 #elif defined(LEAN_NIBBLES)
 #if defined(LEAN_ROW_BOXES)
 #pragma unroll
@@ -160,22 +99,27 @@ LEAN_DEVICE void read_v(const StageAddress& stage, int block, int group, int lan
 }
 
 // V rows past the context become zeros, because a masked token's weight of 0 does not silence a NaN in memory. Elements
-// of four bits are none.
-#if defined(LEAN_NIBBLES)
+// of four bits are none, so that of theirs the scales of blocks do, and those of tokens need not.
+#if defined(LEAN_NIBBLES) && !defined(LEAN_BLOCK_SCALES)
 constexpr bool kSilencesRows = false;
 #else
 constexpr bool kSilencesRows = true;
 #endif
-#if defined(LEAN_ROW_BOXES)
+#if defined(LEAN_BLOCK_SCALES)
+constexpr int kZeroPieces = kBlockScaleBytes / 4;
+LEAN_DEVICE void zero_v_row(const StageAddress& stage, int token, int piece) {
+  store_shared_zero_4(v_scales_at(stage, token) + (u32)(4 * piece));
+}
+#elif defined(LEAN_ROW_BOXES)
+constexpr int kZeroPieces = kVRowBytes / 4;
 LEAN_DEVICE void zero_v_row(const StageAddress& stage, int token, int piece) {
   store_shared_zero_4(row_of_token(stage, token) + (u32)(kStage.v_offset + 4 * piece));
 }
-constexpr int kZeroPieces = kVRowBytes / 4;
 #else
+constexpr int kZeroPieces = kVRowBytes / 16;
 LEAN_DEVICE void zero_v_row(u32 stage, int token, int piece) {
   store_shared_zero_16(stage + v_row_offset(token) + (u32)(16 * piece));
 }
-constexpr int kZeroPieces = kVRowBytes / 16;
 #endif
 LEAN_DEVICE void zero_v_rows(const StageAddress& stage, int tokens, int lane) {
 #pragma unroll 1

@@ -119,7 +119,9 @@ void encode(CUtensorMap* map, const FakeTensorMap& encoded) {
     if (i > 0) made.strides[i - 1] = encoded.strides[i - 1];
   }
   // Of the formats of which the library makes maps.
-  made.element_bytes = encoded.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64 ? 8 : 2;
+  made.element_bytes = encoded.type == CU_TENSOR_MAP_DATA_TYPE_FLOAT64 ? 8
+                       : encoded.type == CU_TENSOR_MAP_DATA_TYPE_INT32 ? 4
+                                                                       : 2;
   made.swizzle_bytes = encoded.swizzle == CU_TENSOR_MAP_SWIZZLE_128B  ? 128
                        : encoded.swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64
                        : encoded.swizzle == CU_TENSOR_MAP_SWIZZLE_32B ? 32

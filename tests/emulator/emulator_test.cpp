@@ -239,6 +239,57 @@ TEST_F(PlantedFaults, AReadBehindAnArray) {
   EXPECT_NE(report.find("cannot read at"), std::string::npos) << report;
 }
 
+TEST_F(EmulatedSource, OneLaneOfAWarpIsElected) {
+  const auto words = run(R"(
+extern "C" __global__ void run(unsigned* out) {
+  unsigned lane, elected;
+  asm volatile("{ .reg .pred p; elect.sync %0|p, 0xffffffff; selp.u32 %1, 1, 0, p; }" : "=r"(lane), "=r"(elected));
+  out[threadIdx.x] = elected == (lane == threadIdx.x);
+  if (elected) out[32] = lane;
+})",
+                         32, 33);
+  ASSERT_TRUE(ended) << ended.error().message;
+  EXPECT_EQ(std::vector<unsigned>(words.begin(), words.begin() + 32), std::vector<unsigned>(32, 1));
+  EXPECT_LT(words[32], 32u);
+}
+
+class EmulatedCaches : public PlantedFaults {};
+
+TEST_F(EmulatedCaches, AScaleOfABlockThatIsNaNShowsInTheRowsThatSeeItAndNowhereElse) {
+  for (const LoadPath load : {LoadPath::tensor, LoadPath::cp_async}) {
+    KernelSpec spec = spec_of(load);
+    spec.features = {.page_size = 16, .q_len = 2, .kv_format = KvFormat::nvfp4};
+    const auto kernel = LoadedKernel::prepare(emit(spec).value(), nullptr);
+    ASSERT_TRUE(kernel) << kernel.error().message;
+    auto made = runner->make_case(spec, {.kv_heads = 2, .context_lengths = {60, 20}});
+    ASSERT_TRUE(made) << made.error().message;
+    const auto results = [&] {
+      EXPECT_TRUE(made->check(*kernel, {5, 1}, runner->stream()));  // the oracle's results are those of the first time
+      const auto* const bits = static_cast<const std::uint16_t*>(made->args().o);
+      return std::vector<std::uint16_t>(bits, bits + 2 * made->args().o_stride_batch);
+    };
+    const std::vector<std::uint16_t> before = results();
+    // Of the last token, which the first query token does not see.
+    const LeanDecodeArgs& args = made->args();
+    const auto scales_of = [&](const void* scales, int head) {
+      return static_cast<unsigned char*>(const_cast<void*>(scales)) +
+             args.page_table[59 / 16] * args.kv_scale_stride_batch + head * args.kv_scale_stride_head +
+             59 % 16 * args.kv_scale_stride_token;
+    };
+    scales_of(args.v_block_scales, 1)[5] = 0x7f;
+    scales_of(args.k_block_scales, 0)[2] = 0xff;
+    const std::vector<std::uint16_t> after = results();
+    for (long long at = 0; at < static_cast<long long>(after.size()); ++at) {
+      const long long dim = at % 128, head = at / args.o_stride_head % 8;
+      const bool sees = at / args.o_stride_batch == 0 && at / args.o_stride_token % 2 == 1,
+                 is_nan = sees && (head < 4 || dim / 16 == 5);
+      const auto index = static_cast<std::size_t>(at);
+      EXPECT_EQ((after[index] & 0x7fff) > 0x7f80, is_nan) << to_string(load) << " at " << at;
+      if (!is_nan) EXPECT_EQ(after[index], before[index]) << to_string(load) << " at " << at;
+    }
+  }
+}
+
 /// Steps of prefill that are smaller than those of `verify`, whose oracle takes minutes on a CPU: chunks of less than a
 /// row block, of one and of several, beside decode and requests without query tokens or context.
 std::vector<PlannedCase> small_steps(const KernelSpec& spec) {

@@ -150,6 +150,22 @@ void select_match(Decoder& d) {
          {d.source(1, type), d.source(2, Type::b32)});
 }
 
+// Any member may be elected; here it is the last one, which no other choice of a lane is.
+void run_elect(Warp& w, const Instruction& in) {
+  if (!w.together(members(w, in, 2))) return;
+  const int elected = kLanes - 1 - std::countl_zero(w.exec);
+  u32 values[kLanes];
+  std::fill(std::begin(values), std::end(values), static_cast<u32>(elected));
+  w.set(in, 0, values);
+  w.set_predicate(in, 1, 1u << elected);
+}
+void select_elect(Decoder& d) {
+  const Argument& to = d.argument(0);
+  if (!d.take("sync") || to.kind != Argument::Kind::list) d.unknown();
+  d.emit(run_elect, {d.destination(to.items.at(0), Type::b32), d.destination(to.items.at(1), Type::pred)},
+         {d.source(1, Type::b32)});
+}
+
 void select_active(Decoder& d) {
   if (d.type() != Type::b32) d.unknown();
   const Handler handler = [](Warp& w, const Instruction& in) {
@@ -168,6 +184,7 @@ void add_lane_exchange(Selects& selects) {
   selects["redux"] = select_reduce;
   selects["match"] = select_match;
   selects["activemask"] = select_active;
+  selects["elect"] = select_elect;
 }
 
 }  // namespace emulator

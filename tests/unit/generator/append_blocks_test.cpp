@@ -30,6 +30,7 @@ struct Element {
 u32 __float_as_uint(float x) { return std::bit_cast<u32>(x); }    // NOLINT(bugprone-reserved-identifier): CUDA's name
 float __uint_as_float(u32 x) { return std::bit_cast<float>(x); }  // NOLINT(bugprone-reserved-identifier): likewise
 u32 multiply_add(u32 x, u32 factor, u32 y) { return x * factor + y; }
+u32 masked_or(u32 a, u32 b, u32 mask) { return (a | b) & mask; }
 uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int) {
   return load_cached<uint4>(row + 2 * column);
 }
@@ -146,8 +147,8 @@ TEST(Fp4, ElementsTimesScalesAreExactInFp16) {
       EXPECT_EQ(half >> 15, code >> 3);
     }
     for (u32 byte = 0; byte < 0x7f; ++byte) {
-      const float scale = value_of_e4m3(byte), factor = scale * kBlockUnit, product = std::ldexp(element, -14) * factor;
-      EXPECT_EQ(fp16_value(fp16_of(factor)), factor);
+      const float scale = value_of_e4m3(byte), product = std::ldexp(element, -14) * scale;
+      EXPECT_EQ(fp16_value(fp16_of(scale)), scale);
       EXPECT_EQ(fp16_value(fp16_of(product)), product);
       EXPECT_EQ(product * kBlockUnit, element * scale);
       products.insert(std::abs(product * kBlockUnit));

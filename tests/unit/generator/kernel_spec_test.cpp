@@ -648,7 +648,7 @@ TEST(KernelSpec, ScalesOfBlocksTravelWithTheRowsOnOneLoadPath) {
     const auto valid = validate(changed);
     return valid ? std::string() : valid.error().message;
   };
-  for (const LoadPath load : {LoadPath::ldg, LoadPath::bulk, LoadPath::tensor, LoadPath::vector}) {
+  for (const LoadPath load : {LoadPath::ldg, LoadPath::bulk, LoadPath::vector}) {
     EXPECT_EQ(why_not([&](KernelSpec& s) {
                 s.load = load, s.stages = loads_to_registers(load) ? 1 : 2, s.group = load == LoadPath::vector ? 1 : 2;
               }),
@@ -656,6 +656,45 @@ TEST(KernelSpec, ScalesOfBlocksTravelWithTheRowsOnOneLoadPath) {
   }
   EXPECT_EQ(why_not([](KernelSpec& s) { s.pdl = true; }),
             "programmatic dependent launch with KV format nvfp4 and kv_scale tensor");
+}
+
+TEST(KernelSpec, BoxesBringPagesWithScalesOfBlocks) {
+  KernelSpec spec{.head_dim = 128, .group = 4, .load = LoadPath::tensor, .warps = 2, .stages = 2, .pdl = true};
+  spec.features = {.page_size = 16, .kv_format = KvFormat::nvfp4};
+  const auto with = [&](auto change) {
+    KernelSpec changed = spec;
+    change(changed.features);
+    return changed;
+  };
+  const auto why_not = [&](const KernelSpec& changed) {
+    const auto valid = validate(changed);
+    return valid ? std::string() : valid.error().message;
+  };
+  EXPECT_EQ(why_not(spec), "");
+  const auto ring_bytes = [](KernelSpec of, int head_dim, KvLayout layout) {
+    of.head_dim = head_dim, of.layout = layout;
+    const auto valid = validate(of);
+    EXPECT_TRUE(valid) << valid.error().message;
+    KernelSpec deeper = of;
+    ++deeper.stages;
+    return (layout_of(deeper).shared_bytes - layout_of(of).shared_bytes) / of.warps;
+  };
+  EXPECT_FALSE(layout_of(spec).heads_in_step);
+  // 16 tokens of 64 bytes of K and of V, and of 8 bytes of scales each.
+  EXPECT_EQ(ring_bytes(spec, 128, KvLayout::contiguous), 16 * 2 * (64 + 8));
+  EXPECT_EQ(ring_bytes(spec, 64, KvLayout::contiguous), 2 * (16 * 32 + 128)) << "64 bytes of scales take 128";
+  // Scales that are not adjacent come in 16 bytes a token, or in 32 where they begin anywhere and are 12.
+  EXPECT_EQ(ring_bytes(spec, 128, KvLayout::strided), 16 * 2 * (64 + 16));
+  EXPECT_EQ(ring_bytes(spec, 192, KvLayout::strided), 16 * 2 * (96 + 32));
+  KernelSpec strided = spec;
+  strided.layout = KvLayout::strided;
+  EXPECT_TRUE(layout_of(strided).heads_in_step);
+  EXPECT_EQ(why_not(with([](Features& f) { f.page_size = 48; })), "");
+  EXPECT_EQ(why_not(with([](Features& f) { f.page_size = 24; })),
+            "load path tensor with scales of blocks and pages of 24 tokens");
+  EXPECT_EQ(why_not(with([](Features& f) { f.page_size = 0; })), "load path tensor with scales of blocks and no pages");
+  EXPECT_EQ(why_not(with([](Features& f) { f.selection_block = 16; })),
+            "load path tensor with scales of blocks and a selection");
 }
 
 TEST(KernelSpec, WarpgroupsHoldSixtyFourQueryRowsEach) {

@@ -54,7 +54,12 @@ TEST(TensorMapCache, EverythingThatAMapDependsOnMakesAnotherKey) {
       [](LeanDecodeArgs& args) { args.batch = 5; },
       [](LeanDecodeArgs& args) { args.kv_heads = 1; },
       [](LeanDecodeArgs& args) { args.context_capacity = 1; },
-      [](LeanDecodeArgs& args) { args.pool_pages = 1; }};
+      [](LeanDecodeArgs& args) { args.pool_pages = 1; },
+      [](LeanDecodeArgs& args) { args.k_block_scales = args.k; },
+      [](LeanDecodeArgs& args) { args.v_block_scales = args.k; },
+      [](LeanDecodeArgs& args) { args.kv_scale_stride_token = 1; },
+      [](LeanDecodeArgs& args) { args.kv_scale_stride_head = 1; },
+      [](LeanDecodeArgs& args) { args.kv_scale_stride_batch = 1; }};
   for (std::size_t i = 0; i < changes.size(); ++i) {
     LeanDecodeArgs args = base;
     changes[i](args);

@@ -485,12 +485,25 @@ TEST_F(FeatureArguments, PagesOfFourBitFloatsHoldTheScalesOfBlocksBesideKAndV) {
   EXPECT_EQ(block.v_block_scales, args.v_block_scales);
   refuses("k_block_scales is null", [&] { args.k_block_scales = nullptr; });
   refuses("v_block_scales is null", [&] { args.v_block_scales = nullptr; });
-  refuses("v_block_scales is 0x20004, which is not a multiple of 8 bytes", [&] { args.v_block_scales = at(0x20004); });
+  refuses("v_block_scales is 0x20008, which is not a multiple of 16 bytes", [&] { args.v_block_scales = at(0x20008); });
   refuses("v is 0x20008, which is not a multiple of 16 bytes", [&] { args.v = at(0x20008); });
   refuses("kv_scale_stride_token is 4 elements, less than the scales of a row, 8",
           [&] { args.kv_scale_stride_token = 4; });
-  refuses("kv_scale_stride_head is 132 elements, not a multiple of 8 (8 bytes)",
-          [&] { args.kv_scale_stride_head = 132; });
+  refuses("kv_scale_stride_head is 136 elements, not a multiple of 16 (16 bytes)",
+          [&] { args.kv_scale_stride_head = 136; });
+  refuses("kv_scale_stride_token is 16, but the problem's KV layout is contiguous: 8",
+          [&] { args.kv_scale_stride_token = 16; });
+  // Scales that lie by token begin at any multiple of eight bytes, and tokens at one of 16.
+  limits.problem.layout = KvLayout::strided;
+  EXPECT_EQ(bound().kv_scale_stride_token, 8 * kHeads);
+  EXPECT_EQ(bound().kv_scale_stride_head, 8);
+  refuses("kv_scale_stride_token is 72 elements, not a multiple of 16 (16 bytes)",
+          [&] { args.kv_scale_stride_token = 72; });
+  // Where lanes copy them, eight bytes suffice.
+  features().page_size = 8, args.kv_scale_stride_token = 72, args.v_block_scales = at(0x30008);
+  EXPECT_EQ(bound().kv_scale_stride_token, 72);
+  limits.problem.layout = KvLayout::contiguous, features().page_size = 16, args.kv_scale_stride_token = 0;
+  args.v_block_scales = at(0x20000 + kSide + kSlots * 64);
   args.k_scale = at<float>(0x8004), args.v_scale = at<float>(0x9004);  // may be null or not
   EXPECT_EQ(bound().k_scale, args.k_scale);
   features().kv_format = KvFormat::fp8_e4m3;

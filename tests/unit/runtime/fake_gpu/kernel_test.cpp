@@ -244,6 +244,58 @@ TEST_F(FakeGpuKernel, DenseRowsWithScalesMayBeginAnywhere) {
   EXPECT_EQ(fake_gpu().tensor_maps[3].sizes, (std::vector<cuuint64_t>{17, 1, 1}));
 }
 
+TEST_F(FakeGpuKernel, PagesWithScalesOfBlocksHaveFourMapsOfSixteenTokens) {
+  auto kernel = emitted();
+  kernel.spec.load = LoadPath::tensor, kernel.spec.layout = KvLayout::contiguous, kernel.spec.stages = 2;
+  kernel.spec.head_dim = 128, kernel.spec.warp_tokens = 16;
+  kernel.spec.features.kv_format = KvFormat::nvfp4, kernel.spec.features.page_size = 32;
+  const auto load = [&] {
+    EXPECT_TRUE(validate(kernel.spec));
+    return LoadedKernel::prepare(kernel, nullptr).value();
+  };
+  // As vLLM lays pages: of 5 heads K, its scales, V, and its scales.
+  constexpr long long kRows = 5 * 32 * 64, kScales = 5 * 32 * 8, kPage = 2 * (kRows + kScales);
+  const auto at = [](long long byte) { return reinterpret_cast<void*>(0x10000 + byte); };
+  LeanDecodeArgs args{};
+  args.k = at(0), args.k_block_scales = at(kRows), args.v = at(kPage / 2), args.v_block_scales = at(kPage / 2 + kRows);
+  args.batch = 3, args.kv_heads = 5, args.pool_pages = 40, args.context_capacity = 4096;
+  args.k_stride_token = args.v_stride_token = 64, args.k_stride_head = args.v_stride_head = 32 * 64;
+  args.kv_scale_stride_token = 8, args.kv_scale_stride_head = 32 * 8;
+  args.k_stride_batch = args.v_stride_batch = args.kv_scale_stride_batch = kPage;
+  ASSERT_TRUE(load().launch(args, 132, nullptr));
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 4u);
+  const std::vector<FakeTensorMap> maps = fake_gpu().tensor_maps;
+  EXPECT_EQ(maps[0].address, args.k);
+  EXPECT_EQ(maps[1].address, args.v);
+  EXPECT_EQ(maps[2].address, args.k_block_scales);
+  EXPECT_EQ(maps[3].address, args.v_block_scales);
+  for (const int i : {0, 1}) {  // in units of eight bytes, all of a head's 16 tokens at once
+    EXPECT_EQ(maps[i].sizes, (std::vector<cuuint64_t>{kRows / 8, 1, 40}));
+    EXPECT_EQ(maps[i].strides[1], static_cast<cuuint64_t>(kPage));
+    EXPECT_EQ(maps[i].box, (std::vector<cuuint32_t>{16 * 64 / 8, 1, 1}));
+  }
+  for (const int i : {2, 3}) {  // of four
+    EXPECT_EQ(maps[i].sizes, (std::vector<cuuint64_t>{kScales / 4, 1, 40}));
+    EXPECT_EQ(maps[i].box, (std::vector<cuuint32_t>{16 * 8 / 4, 1, 1}));
+  }
+  // A box has 256 columns at most: four rows of 512 bytes.
+  kernel.spec.head_dim = 512, kernel.spec.warps = 2, kernel.spec.group = 1;
+  ASSERT_TRUE(load().launch(args, 132, nullptr));
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 8u);
+  EXPECT_EQ(fake_gpu().tensor_maps[4].box, (std::vector<cuuint32_t>{8 * 256 / 8, 2, 1}));
+  // Rows of tokens that are apart are rows of a box.
+  kernel.spec.layout = KvLayout::strided, kernel.spec.head_dim = 64;
+  args.k_stride_head = args.v_stride_head = 32, args.k_stride_token = args.v_stride_token = 8 * 32, args.kv_heads = 8;
+  args.kv_scale_stride_head = 4, args.kv_scale_stride_token = 8 * 4;
+  ASSERT_TRUE(load().launch(args, 132, nullptr));
+  ASSERT_EQ(fake_gpu().tensor_maps.size(), 12u);
+  EXPECT_EQ(fake_gpu().tensor_maps[9].sizes, (std::vector<cuuint64_t>{8 * 32 / 8, 32, 40}));
+  EXPECT_EQ(fake_gpu().tensor_maps[9].strides, (std::vector<cuuint64_t>{8 * 32, kPage}));
+  EXPECT_EQ(fake_gpu().tensor_maps[9].box, (std::vector<cuuint32_t>{4, 16, 1}));
+  EXPECT_EQ(fake_gpu().tensor_maps[11].sizes, (std::vector<cuuint64_t>{8, 32, 40}));
+  EXPECT_EQ(fake_gpu().tensor_maps[11].box, (std::vector<cuuint32_t>{4, 16, 1})) << "16 bytes for 4";
+}
+
 TEST_F(FakeGpuKernel, TensorMapsAreEncodedOnceForEachKvCache) {
   EmittedKernel kernel = emitted();
   kernel.spec.head_dim = 128;
