@@ -53,7 +53,7 @@ std::vector<Feature> features_to_ask() {
       {"one-byte cache, scales among the rows", {.kv_format = KvFormat::fp8_e4m3, .kv_scale = KvScale::in_row}},
       {"four-bit cache, a scale and a zero point per token",
        {.kv_format = KvFormat::int4, .kv_scale = KvScale::in_row}},
-      {"four-bit floats, a scale for 16 columns", {.kv_format = KvFormat::nvfp4}},
+      {"four-bit floats, a scale for 16 columns", {.page_size = 16, .kv_format = KvFormat::nvfp4}},
       {"latent rows of 656 bytes", {.kv_format = KvFormat::fp8_ds_mla}},
       {"new tokens, rotary embedding", {.append = true, .rope = Rope::interleaved, .rope_dim = 64}},
       {"batch invariance", {.batch_invariant = true}},

@@ -27,7 +27,7 @@ inline Result<void> refuse_staged_scales(const KernelSpec& spec) {
   if (may_copy_boxes(features) && spec.load == LoadPath::tensor) return {};
   return unsupported_spec(fmt::format("load path {} with KV format {} and kv_scale {}", to_string(spec.load),
                                       to_string(features.kv_format), to_string(features.kv_scale)),
-                          may_copy_boxes(features)
+                          copies_boxes(features)
                               ? "use tensor or cp_async, which bring scales with the rows of their tokens"
                               : "use cp_async, which brings scales with the rows of their tokens");
 }
