@@ -15,9 +15,11 @@ namespace wgmma_prefill {
 
 // The wider a step, the fewer bytes of shared memory a matrix instruction reads for its work. Heads of 256 columns have
 // registers for steps of 80 tokens.
-constexpr int kWarps[] = {8, 12}, kWarpTokens[] = {16, 20, 24, 28, 32}, kOnePerSm[] = {1};
-constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kWarps, kWarpTokens, kTensorStages, kOnePerSm}};
-constexpr DefaultDepth kDepths[] = {{12, 1, 4, 28}, {8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 2, 20}, {8, 1, 3}, {8, 1, 2}},
+constexpr int kEightWarps[] = {8}, kTwelveWarps[] = {12}, kWarpTokens[] = {16, 20, 32},
+              kTokensOfTwelve[] = {20, 24, 28}, kOnePerSm[] = {1};
+constexpr SearchedLoad kLoads[] = {{LoadPath::tensor, kEightWarps, kWarpTokens, kTensorStages, kOnePerSm},
+                                   {LoadPath::tensor, kTwelveWarps, kTokensOfTwelve, kTensorStages, kOnePerSm}};
+constexpr DefaultDepth kDepths[] = {{8, 1, 3, 32}, {8, 1, 2, 32}, {8, 1, 2, 20}, {8, 1, 3}, {8, 1, 2}},
                        kDepthsOfBytes[] = {{8, 1, 3, 32}, {8, 1, 6}, {8, 1, 4}, {8, 1, 3}, {8, 1, 2}};
 
 bool takes(const KernelSpec& spec) {
@@ -36,6 +38,9 @@ Result<void> supports(const KernelSpec& spec) {
 
 Result<void> fits(const KernelSpec& spec, const KernelLayout& layout) {
   if (auto ok = fits_wgmma(spec, layout, /*gathered_step=*/128); !ok) return ok;
+  if (spec.warps == 12 && (layout.gathers_rows || spec.features.append))
+    return unsupported_spec("three warpgroups of many query rows with append, or whose rows are gathered",
+                            "threads that request KV need registers for it; choose 8 warps");
   // Of its rows, a thread holds half of O's columns, half of a step's scores, and the weights in pairs. Beside these it
   // needs others; with fewer, ptxas spills or serialises wgmma.
   constexpr int kOthers = 28;
@@ -54,9 +59,11 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   if (layout.converts_rows) layout.consumer_registers = 208, layout.producer_registers = 88;
   if (spec.warps == 12) layout.consumer_registers = 152, layout.producer_registers = 56;
   layout.stage_parts = 2;
-  // What a LeanTile takes on an SM: with 128 rows the matrix unit is the limit, with 64 how fast one SM reads.
-  if (spec.features.ragged_q && !spec.features.batch_invariant)
-    layout.tile_positions = 5, layout.light_tile_positions = 4;
+  // What a LeanTile takes on an SM: with all rows the matrix unit is the limit, with 64 how fast one SM reads.
+  if (spec.features.ragged_q && !spec.features.batch_invariant) {
+    const bool three = spec.warps == 12;
+    layout.tile_positions = three ? 15 : 5, layout.light_tile_positions = three ? 8 : 4;
+  }
   // Where contributors wait for each other, one range of a CTA is all that they may wait for. And all warps of a
   // producer that gathers have copies to make.
   if (layout.tile_positions > 1 && !layout.gathers_rows && spec.fixup == FixUp::ticket) layout.most_passes = 4;
@@ -86,7 +93,8 @@ std::span<const DefaultDepth> default_depths(const KernelSpec& base) {
 constinit const KernelFamily kWgmmaPrefill{
     .name = "wgmma_prefill",
     .description =
-        "a producer fills one ring; two or three warpgroups with 64 query rows each, whose products overlap the softmax",
+        "a producer fills one ring; two or three warpgroups with 64 query rows each, whose products overlap the "
+        "softmax",
     .loads = wgmma_prefill::kLoads,
     .takes = wgmma_prefill::takes,
     .supports = wgmma_prefill::supports,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "generator/families/family.hpp"
@@ -174,17 +175,21 @@ void LaunchModel::add_mix(const DecodeStep& step, const KernelSpec& spec, const 
   row_bytes_ = static_cast<double>(step.shape.mix.query_tokens) * step.problem.q_heads * 2 * columns;
   // The warps for many query rows take every step together. Beside them, others may have the decodes.
   const bool side_by_side = layout.family->halves != nullptr;
-  if (side_by_side) crowding_ = 1;
+  const bool one_ring = layout.producer_warps > 0;
+  if (side_by_side || (one_ring && layout.family->rows_are_split)) crowding_ = 1;  // row_units() has all warps
   const double turns = tile_ / (side_by_side || layout.family->rows_are_split ? layout.step_tokens : turn_tokens_);
   const double pull_us = tile_ * token_bytes_ * static_cast<double>(sms_) / (costs.sm_rate * parameters_.memory_rate);
   const double tile_us = std::max({turns * turn_us_, pull_us, tile_ / ring_tokens_ * costs.latency});
   const double light = static_cast<double>(layout.light_tile_positions) / layout.tile_positions;
+  // Where warpgroups have rows of their own, they begin and end a segment side by side.
+  constexpr double kFittedWarpgroups = 2;
+  const double warpgroups = one_ring && layout.family->rows_are_split ? spec.warps / 4 : kFittedWarpgroups;
   Mixed mixed;
   double first_us = 0;
   const auto both = [&](double& sum, double us) { sum = side_by_side ? soft_max(sum, us) : sum + us; };
   const auto add = [&](const MixedLine::Part& part, Mixed::Part& out, std::int64_t longest) {
     const double one_us = 2 * part.rows <= layout.rows ? light * tile_us : tile_us;
-    const double rows_us = costs.row * part.rows * columns / 256.0,
+    const double rows_us = costs.row * part.rows / warpgroups * kFittedWarpgroups * columns / 256.0,
                  all_us = static_cast<double>(part.lean_tiles) * one_us;
     both(mixed.tiles_us, all_us), both(first_us, all_us * rows_us);
     both(mixed.segments_us, static_cast<double>(part.output_tiles) * (costs.segment + rows_us));
@@ -200,6 +205,10 @@ void LaunchModel::add_mix(const DecodeStep& step, const KernelSpec& spec, const 
   const std::int64_t blocks =
       line.chunks.output_tiles / std::max<std::int64_t>(mix.chunks * std::int64_t{step.problem.kv_heads}, 1);
   other_readers_ = blocks > 1 ? 1 : 0;
+  tiles_ = line.lean_tiles();
+  tiles_per_output_ = std::max<std::int64_t>(line.chunks.lean_tiles / line.chunks.output_tiles, 1);
+  // In two pieces all ranges begin with an output tile, and row blocks meet in L2.
+  if (layout.most_passes > 1) reread_bytes_ = std::numeric_limits<double>::infinity();
   mixed.alike = line.alike;
   // Where the average LeanTile is, the average CTA begins and ends.
   mixed.cut_us = costs.segment + first_us / mixed.tiles_us;

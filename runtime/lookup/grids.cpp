@@ -102,7 +102,7 @@ int segment_cost(const DecodeStep& step, const KernelSpec& spec) {
   const KernelFamily& family = *layout.family;
   if (family.prefill_us > 0 && has_prefill(spec.features)) {
     constexpr double kPrefillSegmentUs = 5;  // a segment more, on an H200
-    const double element_us = family.prefill_us / (128 * 256);
+    const double element_us = family.prefill_us / (128 * 128 * 256) * family.most_rows(spec);
     return static_cast<int>(
         std::lround(kPrefillSegmentUs / (element_us * spec.tile * (spec.head_dim + value_dim(spec)))));
   }

@@ -41,6 +41,11 @@ constexpr Tunables kManyRows[] = {
     {LoadPath::tensor, FixUp::wait, 128, 4, 32, 2, 1},
     {LoadPath::tensor, FixUp::wait, 128, 4, 32, 3, 2},
 };
+// Three warpgroups with 64 query rows each, whose steps are as long as registers allow.
+constexpr Tunables kPrefill[] = {
+    {LoadPath::tensor, FixUp::ticket, 112, 12, 28, 4, 1},
+    {LoadPath::tensor, FixUp::ticket, 80, 12, 20, 3, 1},
+};
 constexpr Tunables kLatent[] = {
     {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
     {LoadPath::tensor, FixUp::wait, 128, 4, 16, 2, 1},   {LoadPath::tensor, FixUp::wait, 64, 4, 16, 2, 1},
@@ -58,11 +63,27 @@ bool has_wide_partials(const KernelSpec& spec) {
 std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodeProblem& problem) {
   const KernelSpec base = base_spec(device.arch, problem);
   std::vector<KernelSpec> kernels;
-  // Of the kernels for prefill, no others than the default were measured beside it, and those for decode are slower.
-  if (has_prefill(problem.features)) return {default_config({device, problem, {}}).spec};
   const auto add = [&](const KernelSpec& spec) {
     if (std::find(kernels.begin(), kernels.end(), spec) == kernels.end()) kernels.push_back(spec);
   };
+  /// Whether there is one.
+  const auto add_made = [&](const Tunables& tunables) {
+    KernelSpec from = base;
+    from.head_dim = 128;  // for which they proved fast; rows of some other heads do not suit load path vector
+    from.load = tunables.load, from.fixup = tunables.fixup, from.tile = tunables.tile;
+    from.warps = tunables.warps, from.warp_tokens = tunables.warp_tokens, from.stages = tunables.stages;
+    from.ctas_per_sm = tunables.ctas_per_sm;
+    const auto spec = with_tunables_of(base, from);
+    const bool made = spec && !surely_spills(*spec);
+    if (made) add(*spec);
+    return made;
+  };
+  // Those for decode are slower.
+  if (has_prefill(problem.features)) {
+    add(default_config({device, problem, {}}).spec);
+    static_cast<void>(std::ranges::any_of(kPrefill, add_made));  // the first
+    return kernels;
+  }
   for (const Config& config : default_configs({device, problem, {}})) {
     // default_config() chooses the fix-up by the shape. Where nothing is shared, both are as fast, and the first one
     // counts. Where partials are wide, merging one takes so long that contributors which wait merge sooner.
@@ -73,17 +94,7 @@ std::vector<KernelSpec> usual_kernels(const DeviceFacts& device, const DecodePro
     }
     if (problem.features.batch_invariant) return {config.spec};
   }
-  const auto add_all = [&](std::span<const Tunables> table) {
-    for (const Tunables& tunables : table) {
-      KernelSpec from = base;
-      from.head_dim = 128;  // for which they proved fast; rows of some other heads do not suit load path vector
-      from.load = tunables.load, from.fixup = tunables.fixup, from.tile = tunables.tile;
-      from.warps = tunables.warps, from.warp_tokens = tunables.warp_tokens, from.stages = tunables.stages;
-      from.ctas_per_sm = tunables.ctas_per_sm;
-      const auto spec = with_tunables_of(base, from);
-      if (spec && !surely_spills(*spec)) add(*spec);
-    }
-  };
+  const auto add_all = [&](std::span<const Tunables> table) { std::ranges::for_each(table, add_made); };
   if (base.features.latent) {
     add_all(kLatent);
   } else {
