@@ -69,6 +69,15 @@ struct Support {
   std::string reason = {};      ///< of a refusal, of heads that it has without the feature if there are any
 };
 
+/// Each once.
+std::vector<LoadPath> loads_of(const KernelFamily& family) {
+  std::vector<LoadPath> loads;
+  for (const SearchedLoad& searched : family.loads) {
+    if (std::ranges::find(loads, searched.load) == loads.end()) loads.push_back(searched.load);
+  }
+  return loads;
+}
+
 /// Calls visit(spec) with each spec that has these features, on the family's load paths.
 template <class Visit>
 void for_each_spec_of_loads(const KernelFamily& family, Arch arch, const Features& features, bool latent, Visit visit) {
@@ -155,7 +164,7 @@ struct Cell {
 /// Whether a family has a kind of cache.
 Cell cell_of(const KernelFamily& family, bool latent) {
   Support support = support_of(family, kHopper, {}, latent);
-  if (support.loads.size() == family.loads.size()) return {"yes", ""};
+  if (support.loads.size() == loads_of(family).size()) return {"yes", ""};
   if (support.reason.empty()) support.reason = "no such heads are its own";
   return {support.loads.empty() ? "no" : names_of(support.loads), std::move(support.reason)};
 }
@@ -182,8 +191,7 @@ class FamilyTables {
     std::vector<std::string> heading{"feature, on sm_90a"};
     for (const KernelFamily* const family : families()) {
       const std::string name = fmt::format("`{}`", family->name), arches = arches_of(*family);
-      std::vector<LoadPath> loads;
-      for (const SearchedLoad& searched : family->loads) loads.push_back(searched.load);
+      const std::vector<LoadPath> loads = loads_of(*family);
       families_ += row_of({name, names_of(loads), arches, std::string(family->description)});
       heading.push_back(name);
       json_.push_back({{"name", family->name},

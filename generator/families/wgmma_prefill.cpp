@@ -60,10 +60,8 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   if (spec.warps == 12) layout.consumer_registers = 152, layout.producer_registers = 56;
   layout.stage_parts = 2;
   // What a LeanTile takes on an SM: with all rows the matrix unit is the limit, with 64 how fast one SM reads.
-  if (spec.features.ragged_q && !spec.features.batch_invariant) {
-    const bool three = spec.warps == 12;
-    layout.tile_positions = three ? 15 : 5, layout.light_tile_positions = three ? 8 : 4;
-  }
+  if (spec.features.ragged_q && !spec.features.batch_invariant)
+    layout.tile_positions = 5, layout.light_tile_positions = spec.warps == 12 ? 3 : 4;
   // Where contributors wait for each other, one range of a CTA is all that they may wait for. And all warps of a
   // producer that gathers have copies to make.
   if (layout.tile_positions > 1 && !layout.gathers_rows && spec.fixup == FixUp::ticket) layout.most_passes = 4;

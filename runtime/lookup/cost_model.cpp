@@ -181,15 +181,17 @@ void LaunchModel::add_mix(const DecodeStep& step, const KernelSpec& spec, const 
   const double pull_us = tile_ * token_bytes_ * static_cast<double>(sms_) / (costs.sm_rate * parameters_.memory_rate);
   const double tile_us = std::max({turns * turn_us_, pull_us, tile_ / ring_tokens_ * costs.latency});
   const double light = static_cast<double>(layout.light_tile_positions) / layout.tile_positions;
-  // Where warpgroups have rows of their own, they begin and end a segment side by side.
-  constexpr double kFittedWarpgroups = 2;
-  const double warpgroups = one_ring && layout.family->rows_are_split ? spec.warps / 4 : kFittedWarpgroups;
+  // More warpgroups with rows of their own than the two that costs were fitted with begin and end segments side by
+  // side.
+  const auto beside = [&](int rows) {
+    return std::max(1.0, one_ring ? static_cast<double>(divide_up(rows, 64)) / 2 : 1);
+  };
   Mixed mixed;
   double first_us = 0;
   const auto both = [&](double& sum, double us) { sum = side_by_side ? soft_max(sum, us) : sum + us; };
   const auto add = [&](const MixedLine::Part& part, Mixed::Part& out, std::int64_t longest) {
     const double one_us = 2 * part.rows <= layout.rows ? light * tile_us : tile_us;
-    const double rows_us = costs.row * part.rows / warpgroups * kFittedWarpgroups * columns / 256.0,
+    const double rows_us = costs.row * part.rows / beside(part.rows) * columns / 256.0,
                  all_us = static_cast<double>(part.lean_tiles) * one_us;
     both(mixed.tiles_us, all_us), both(first_us, all_us * rows_us);
     both(mixed.segments_us, static_cast<double>(part.output_tiles) * (costs.segment + rows_us));

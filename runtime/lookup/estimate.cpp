@@ -73,8 +73,12 @@ std::vector<EstimatedKernel> estimated_kernels(const DecodeStep& step, std::span
   const double untimed = in_group(step.problem.features) ? 0 : kNotTheDefault;
   const double doubt = kernels.empty() ? untimed : kUntried;
   const std::vector<KernelSpec> usual = usual_kernels(step.device, step.problem);
-  for (const KernelSpec& spec : usual)
-    add(spec, witnesses.empty() && same_but_for_fix_up(spec, usual.front()) ? 0 : doubt);
+  // What the model says wrongly of one of these kernels for prefill, it says of the others as well.
+  const auto is_default = [&](const KernelSpec& spec) {
+    return same_but_for_fix_up(spec, usual.front()) ||
+           (step.is_mixed() && &family_of(spec) == &family_of(usual.front()));
+  };
+  for (const KernelSpec& spec : usual) add(spec, witnesses.empty() && is_default(spec) ? 0 : doubt);
   return kernels;
 }
 

@@ -208,6 +208,13 @@ std::vector<VerifyKernel> prefill_kernels(Arch arch) {
       mixed.stages = 2 + static_cast<int>(rotation % 2), mixed.tile = 64 << rotation % 2;
       if (load == LoadPath::tensor && validate(mixed))
         kernels.push_back({.group = "prefill", .specs = {mixed}, .required = false});
+      // Three warpgroups, with the longest steps of each head size and with shorter ones.
+      KernelSpec three = base;
+      three.warps = 12, three.ctas_per_sm = 1, three.pdl = rotation % 3 == 1;
+      three.warp_tokens = three.head_dim == 64 ? 20 + 4 * static_cast<int>(rotation % 3) : 20;
+      three.stages = 2 + static_cast<int>(rotation % 2), three.tile = 4 * three.warp_tokens << rotation / 2 % 2;
+      if (load == LoadPath::tensor && validate(three))
+        kernels.push_back({.group = "prefill", .specs = {three}, .required = false});
       // Steps of 80 tokens, as wide heads have.
       KernelSpec wide = base;
       wide.warps = 8, wide.ctas_per_sm = 1, wide.warp_tokens = 20, wide.stages = 2;

@@ -149,6 +149,15 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     spec.warp_tokens = 32, spec.tile = features.batch_invariant ? 2048 : 128;  // steps of 128 tokens
     if (validate(spec)) specs.push_back(spec);
   }
+  // Three warpgroups of prefill, with steps as long as their registers allow.
+  for (const auto& [head_dim, warp_tokens] : {std::pair{64, 28}, std::pair{64, 24}, std::pair{128, 20}}) {
+    for (const int page_size : {0, 16}) {
+      KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, 4);
+      spec.head_dim = head_dim, spec.features = {.page_size = page_size, .q_len = kPrompt, .ragged_q = true};
+      spec.warps = 12, spec.warp_tokens = warp_tokens, spec.tile = 4 * warp_tokens, spec.stages = 3;
+      specs.push_back(spec);
+    }
+  }
   // Two walks in a CTA.
   for (const int page_size : {0, 16}) {
     KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, 4);

@@ -65,8 +65,9 @@ TEST(Families, WhatOneDoesNotSupportIsRefusedWithItsReason) {
 }
 
 TEST(Families, QueryRowsAndWarpsDecideBetweenThoseOfLoadPathTensor) {
-  const auto family = [](int group, int warps, int head_dim, bool latent) {
+  const auto family = [](int group, int warps, int head_dim, bool latent, int warp_tokens = 16, bool ragged = false) {
     KernelSpec spec{.head_dim = head_dim, .group = group, .load = LoadPath::tensor, .warps = warps};
+    spec.warp_tokens = warp_tokens, spec.features.ragged_q = ragged;
     if (latent) spec.features = {.v_head_dim = 512, .latent = true};
     return &family_of(spec);
   };
@@ -76,6 +77,10 @@ TEST(Families, QueryRowsAndWarpsDecideBetweenThoseOfLoadPathTensor) {
   EXPECT_EQ(family(65, 8, 128, false), &kWgmmaPrefill);
   EXPECT_EQ(family(128, 8, 256, false), &kWgmmaPrefill) << "also with wide heads";
   EXPECT_EQ(family(65, 12, 128, false), &kWgmmaRows) << "two walks are for requests that differ";
+  EXPECT_EQ(family(65, 12, 128, false, 16, true), &kWgmmaMixed);
+  EXPECT_EQ(family(129, 12, 128, false, 20), &kWgmmaPrefill);
+  EXPECT_EQ(family(129, 12, 128, false, 20, true), &kWgmmaPrefill) << "two walks have steps of 64 tokens";
+  EXPECT_EQ(family(128, 12, 128, false, 20), &kWgmmaRows) << "two warpgroups hold these rows";
   EXPECT_EQ(family(65, 4, 128, false), &kWgmmaRows) << "one warpgroup has 64 rows";
   EXPECT_EQ(family(128, 4, 256, false), &kWgmmaTokens) << "rows of wide heads do not fit";
   EXPECT_EQ(family(16, 8, 576, true), &kWgmmaTokens);

@@ -225,6 +225,34 @@ TEST(KernelSpec, WarpsForPrefillHave16Or32RowsAndOneRing) {
             std::string::npos);
 }
 
+TEST(KernelSpec, ThreeWarpgroupsOfPrefillHave192RowsAndStepsThatTheirRegistersHold) {
+  const auto valid = [](int head_dim, int warp_tokens, auto change) {
+    KernelSpec spec = prefill_spec();
+    spec.head_dim = head_dim, spec.warps = 12, spec.warp_tokens = warp_tokens, spec.tile = 4 * warp_tokens;
+    change(spec);
+    const auto ok = validate(spec);
+    return ok ? std::string() : ok.error().message;
+  };
+  const auto nothing = [](KernelSpec&) {};
+  EXPECT_EQ(valid(64, 28, nothing), "");
+  EXPECT_EQ(valid(128, 20, nothing), "");
+  EXPECT_NE(valid(64, 32, nothing).find("registers a thread"), std::string::npos);
+  EXPECT_NE(valid(128, 24, nothing).find("registers a thread"), std::string::npos);
+  EXPECT_NE(valid(64, 20, [](KernelSpec& s) { s.features.append = true; }).find("append"), std::string::npos);
+  EXPECT_NE(valid(64, 20, [](KernelSpec& s) { s.features.page_size = 1; }).find("gathered"), std::string::npos);
+  KernelSpec spec = prefill_spec();
+  spec.warps = 12, spec.warp_tokens = 20, spec.tile = 80, spec.features.q_len = kMostPrefillTokens;
+  const KernelLayout layout = layout_of(spec);
+  EXPECT_EQ(layout.rows, 192);
+  EXPECT_EQ(layout.threads, 512);
+  EXPECT_LE(384 * layout.consumer_registers + 128 * layout.producer_registers, 65536);
+  // The more rows share what an SM reads, the less a LeanTile of one request counts beside that of a chunk.
+  KernelSpec two = spec;
+  two.warps = 8;
+  const auto light = [](const KernelLayout& l) { return double(l.light_tile_positions) / l.tile_positions; };
+  EXPECT_LT(light(layout), light(layout_of(two)));
+}
+
 TEST(KernelSpec, TwoWalksShareACtaAndItsWorkspace) {
   KernelSpec spec = prefill_spec();
   spec.warps = 12;

@@ -70,8 +70,8 @@ TEST(MixedLookup, AWinnerThatWasStoredWithoutAMixAnswersOnlyWhereNoneIsKnown) {
   EXPECT_EQ(choice.tuned_us, 0) << "it says nothing of the chunk's time";
 }
 
-TEST(MixedLookup, WithoutAWinnerTheDefaultAnswers) {
-  for (const Shape& shape : {kStep, mixed(0, 1, 2, 8192, 8192), mixed(3, 100, 1, 20, 30)}) {
+TEST(MixedLookup, WithoutAWinnerTheDefaultAnswersWhereDecodesAreMostOfAStep) {
+  for (const Shape& shape : {kStep, mixed(64, 8192, 2, 512, 8192), mixed(20, 30000, 1, 20, 30)}) {
     const Choice choice = table_of({}).find(kPrefill, shape);
     EXPECT_EQ(choice.provenance, Provenance::fallback);
     EXPECT_EQ(choice.config, default_config({fictional_gpu(), kPrefill, shape}));
@@ -154,6 +154,15 @@ TEST(MixedLookup, OutputTilesThatAreKnownToBeAlikeAreNotCut) {
   // Of chunks that do not fill their row blocks, and beside decodes, nobody knows how many there are.
   EXPECT_EQ(table.find(kPrefill, mixed(0, 1, 8, 60, 16384)).config.grid, fictional_gpu().sm_count);
   EXPECT_EQ(table.find(kPrefill, mixed(1, 16384, 8, 64, 16384)).config.grid, fictional_gpu().sm_count);
+}
+
+TEST(MixedLookup, PromptsThatFillThemHaveThreeWarpgroups) {
+  const auto table = table_of({});
+  const auto warps = [&](const Shape& shape) { return table.find(kPrefill, shape).config.spec.warps; };
+  EXPECT_EQ(warps(mixed(0, 1, 16, 1024, 1024)), 12);
+  EXPECT_EQ(warps(mixed(0, 1, 4, 2048, 2048)), 12);
+  EXPECT_EQ(warps(mixed(0, 1, 8, 64, 16384)), 8) << "256 rows are two output tiles of 128, and of 192";
+  EXPECT_EQ(warps(kStep), 8) << "decodes are most of it";
 }
 
 TEST(MixedLookup, DistancesAreOctavesOfWhatMixesDifferIn) {

@@ -112,6 +112,22 @@ TEST(VerifyPrefill, TwoWalksInACtaAreMetWithMasksWindowsAndLogits) {
   EXPECT_TRUE(windows && full && logits && dense && paged);
 }
 
+TEST(VerifyPrefill, ThreeWarpgroupsAreMetWithMasksWindowsAndLogits) {
+  std::set<int> head_dims, steps;
+  bool windows = false, full = false, logits = false, dense = false, paged = false;
+  for (const VerifyKernel& kernel : prefill_kernels(kPrefillHopper)) {
+    const KernelSpec& spec = kernel.specs.front();
+    if (layout_of(spec).family != &kWgmmaPrefill || spec.warps != 12) continue;
+    const auto& f = spec.features;
+    head_dims.insert(spec.head_dim), steps.insert(4 * spec.warp_tokens);
+    windows |= f.window > 0, full |= f.mask == QueryMask::full, logits |= f.sink_logits;
+    dense |= f.page_size == 0, paged |= f.page_size == 16;
+  }
+  EXPECT_TRUE(head_dims.contains(64) && head_dims.contains(128));
+  EXPECT_GE(steps.size(), 2u);
+  EXPECT_TRUE(windows && full && logits && dense && paged);
+}
+
 TEST(VerifyPrefill, EveryListIsMetAndTheLongOnesOnce) {
   using Requests = std::vector<std::pair<int, int>>;
   std::vector<Requests> met;
