@@ -97,9 +97,9 @@ int run_program(int argc, const char* const* argv) {
       ->type_name("DIR");
 
   std::vector<Command> commands;
-  for (auto* add : {add_tune, add_lookup, add_emit, add_prewarm, add_verify, add_bench, add_evaluate, add_explain,
-                    add_report, add_db, add_models, add_families, add_devices, add_doctor, add_completion, add_man,
-                    add_worker, add_tune_order}) {
+  for (auto* add : {add_tune, add_lookup, add_emit, add_prewarm, add_verify, add_bench, add_evaluate, add_recurrent,
+                    add_explain, add_report, add_db, add_models, add_families, add_devices, add_doctor, add_completion,
+                    add_man, add_worker, add_tune_order}) {
     commands.push_back(add(program));
   }
   set_examples(program, {{"Tune the decode of Llama-3-8B for this GPU within a minute",

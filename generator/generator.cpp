@@ -47,33 +47,11 @@ void append_code(std::string& out, std::string_view text) {
   }
 }
 
-std::string with_entry_name(std::string_view text, std::string_view entry) {
-  constexpr std::string_view kPlaceholder = "KERNEL_NAME";
-  std::string out(text);
-  auto at = out.find(kPlaceholder);
-  assert(at != std::string::npos);
-  for (; at != std::string::npos; at = out.find(kPlaceholder, at)) out.replace(at, kPlaceholder.size(), entry);
-  return out;
-}
-
-/// Leaves of a text what its kernel uses. What is only to be hashed stays as it is.
-std::string pruned(const KernelSource& source, std::string_view text, std::span<const std::string_view> roots = {}) {
-  if (source.hashes != nullptr) return std::string(text);
-  const int cuda_arch = 100 * source.spec.arch.major + 10 * source.spec.arch.minor;
-  return remove_unreached(shorten(resolve_branches(text, cuda_arch)), roots);
-}
-
 /// Adds a kernel's parts but for its entry point.
 void add_body(KernelSource& source) {
   const KernelFamily& family = *source.layout.family;
   for (const auto add_part : {add_constants, add_line, family.add_modules, add_merge}) add_part(source);
   if (!family.cta.empty()) source.add({family.cta});
-}
-
-void add_entry(KernelSource& source) {
-  const std::string_view entry = source.layout.family->entry;
-  if (source.hashes != nullptr) return source.add({entry});
-  source.add_text(with_entry_name(template_text(entry), kernel_name(source.spec)));
 }
 
 /// What the entry points of templates/ call of the walks that share a CTA.
@@ -86,8 +64,7 @@ std::string bodies_of(const std::array<KernelHalf, 2>& halves, const ModuleHashe
   int threads = 0;
   for (std::size_t i = 0; i < halves.size(); ++i) {
     const auto& [spec, layout] = halves[i];
-    KernelSource source{
-        .spec = spec, .layout = layout, .variant = KernelVariant::whole, .hashes = hashes, .is_half = true};
+    KernelSource source(spec, layout, KernelVariant::whole, hashes, /*half=*/true);
     text += fmt::format("namespace {} {{\n", kNames[i]);
     if (threads > 0) {
       // Its producer's warp is the last one of the warpgroup that requests KV, in front of its own warpgroup.
@@ -101,7 +78,7 @@ std::string bodies_of(const std::array<KernelHalf, 2>& halves, const ModuleHashe
           threads, threads + layout.threads - workers, workers);
     }
     add_body(source);
-    text += pruned(source, source.text, kCalledOfHalf);
+    text += source.pruned(source.text, spec.arch, kCalledOfHalf);
     if (threads > 0) text += "#undef threadIdx\n";
     text += fmt::format("}}  // namespace {}\n\n", kNames[i]);
     threads += layout.threads;
@@ -112,17 +89,18 @@ std::string bodies_of(const std::array<KernelHalf, 2>& halves, const ModuleHashe
 /// A kernel's text behind its header, which `source` begins without.
 std::string text_of(KernelSource& source) {
   const KernelFamily& family = *source.layout.family;
+  const std::string name = kernel_name(source.spec);
   if (family.halves == nullptr) {
     add_body(source);
-    add_entry(source);
-    return pruned(source, source.text);
+    source.add_entry(family.entry, name);
+    return source.pruned(source.spec.arch);
   }
   if (source.spec.features.spans) source.define("LEAN_SPANS"), source.define("LEAN_LONG_ARGUMENTS");
   add_arguments(source);
   const std::string arguments = std::exchange(source.text, bodies_of(family.halves(source.spec), source.hashes));
   family.add_modules(source);
-  add_entry(source);
-  return pruned(source, arguments, names_in(source.text)) + source.text;
+  source.add_entry(family.entry, name);
+  return source.pruned(arguments, source.spec.arch, names_in(source.text)) + source.text;
 }
 
 }  // namespace
@@ -141,7 +119,7 @@ Result<EmittedKernel> emit(const KernelSpec& spec, KernelVariant variant) {
                        .entry = kernel_name(spec),
                        .threads = layout.threads,
                        .shared_bytes = layout.shared_bytes};
-  KernelSource source{.spec = spec, .layout = layout, .variant = variant};
+  KernelSource source(spec, layout, variant);
   kernel.source += text_of(source);
   return kernel;
 }
@@ -154,28 +132,32 @@ std::string joined_templates(std::string_view first_line, std::initializer_list<
   return source;
 }
 
+std::string code_hash(std::string_view text) {
+  std::string code;
+  append_code(code, text);
+  return fmt::format("{:016x}", XXH3_64bits(code.data(), code.size()));
+}
+
 ModuleHashes module_hashes(std::span<const EmbeddedTemplate> templates) {
   ModuleHashes hashes;
   for (const EmbeddedTemplate& t : templates) {
-    std::string code;
-    append_code(code, t.text);
-    hashes.emplace(t.name, fmt::format("{:016x}", XXH3_64bits(code.data(), code.size())));
+    hashes.emplace(t.name, code_hash(t.text));
   }
   return hashes;
 }
 
 std::string kernel_revision(const KernelSpec& spec, const ModuleHashes& hashes) {
   const KernelLayout layout = layout_of(spec);
-  KernelSource source{.spec = spec, .layout = layout, .variant = KernelVariant::whole, .hashes = &hashes};
-  std::string code;
-  append_code(code, text_of(source));
-  return fmt::format("{:016x}", XXH3_64bits(code.data(), code.size()));
+  KernelSource source(spec, layout, KernelVariant::whole, &hashes);
+  return code_hash(text_of(source));
 }
 
-std::string kernel_revision(const KernelSpec& spec) {
+const ModuleHashes& module_hashes() {
   static const ModuleHashes hashes = module_hashes(embedded_templates());
-  return kernel_revision(spec, hashes);
+  return hashes;
 }
+
+std::string kernel_revision(const KernelSpec& spec) { return kernel_revision(spec, module_hashes()); }
 
 const std::string& generator_revision() {
   static const std::string revision = revision_of(embedded_templates());

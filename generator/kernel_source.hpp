@@ -1,10 +1,11 @@
-// kernel_source.hpp -- KernelSource: the text of a kernel while its parts write into it. One thread. Internal to
-// generator/.
+// kernel_source.hpp -- SourceText, KernelSource: the text of a kernel while its parts write into it. One thread.
+// Internal to generator/.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -25,21 +26,22 @@ enum class ConstantGroup : std::uint8_t { rows, warps, steps, copies };
 /// Of each module, the hash of its code (hex). Words and white space do not count.
 using ModuleHashes = std::map<std::string_view, std::string>;
 ModuleHashes module_hashes(std::span<const EmbeddedTemplate> templates);
+/// Those of this library, computed once a process.
+const ModuleHashes& module_hashes();
 /// kernel_revision() with other templates. Exposed for tests.
 std::string kernel_revision(const KernelSpec& spec, const ModuleHashes& hashes);
 
-struct KernelSource {
-  const KernelSpec& spec;
-  const KernelLayout& layout;
-  KernelVariant variant;
+/// The text of a kernel of any operation.
+struct SourceText {
   /// Not null: the text is only to be hashed, and has of each module its hash. It lacks the constants that are 0 or
   /// false, as are those of a feature that the kernel does not have, so that another feature changes no revision.
   const ModuleHashes* hashes = nullptr;
-  bool is_half = false;  ///< of a kernel that has in front what halves share
   std::string text = {};
 
   /// Modules of templates/. What each says of itself begins with "////" and its name.
   void add(std::initializer_list<std::string_view> modules);
+  /// The module with the entry point, in which the kernel gets its name.
+  void add_entry(std::string_view module, std::string_view kernel_name);
   /// The text of a module, which may have been changed.
   void add_text(std::string_view changed_text);
 
@@ -49,6 +51,26 @@ struct KernelSource {
   void constant(std::string_view type, std::string_view name, std::string_view value, std::string_view why);
   /// A macro without a value.
   void define(std::string_view name);
+
+  /// What its kernel uses of a text, or of all of it (prune/prune.hpp), and what `roots` name. What is only to be
+  /// hashed stays as it is.
+  std::string pruned(std::string_view of, Arch arch, std::span<const std::string_view> roots = {}) const;
+  std::string pruned(Arch arch) const { return pruned(text, arch); }
+};
+
+/// The hash of a text without comments and white space (XXH3-64, hex).
+std::string code_hash(std::string_view text);
+
+/// That of attention.
+struct KernelSource : SourceText {
+  KernelSource(const KernelSpec& of, const KernelLayout& laid_out, KernelVariant asked,
+               const ModuleHashes* of_modules = nullptr, bool half = false)
+      : SourceText{.hashes = of_modules}, spec(of), layout(laid_out), variant(asked), is_half(half) {}
+
+  const KernelSpec& spec;
+  const KernelLayout& layout;
+  KernelVariant variant;
+  bool is_half;  ///< of a kernel that has in front what halves share
 };
 
 /// The text of a module, which must be there.

@@ -20,6 +20,7 @@ LAYERS = [
     "runtime",  # problem.hpp, the ground of the run-time
     "runtime/cuda",
     "runtime/lookup",
+    "runtime/recurrent",
     "runtime/tuning",
     "runtime/engine",
     "runtime/api",

@@ -29,6 +29,7 @@ Command add_prewarm(CLI::App& program);
 Command add_verify(CLI::App& program);
 Command add_bench(CLI::App& program);
 Command add_evaluate(CLI::App& program);
+Command add_recurrent(CLI::App& program);
 Command add_explain(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_db(CLI::App& program);

@@ -90,8 +90,9 @@ Command add_verify(CLI::App& program) {
            if (const auto parsed = parse_verify_part(part)) options->only = *parsed;
          },
          "Run one part of the checks instead of all")
-      ->check(CLI::IsMember({"themes", "features", "prefill", "random", "combinations", "groups"}).description(""))
-      ->type_name("themes|features|prefill|random|combinations|groups");
+      ->check(CLI::IsMember({"themes", "features", "prefill", "random", "combinations", "groups", "recurrent"})
+                  .description(""))
+      ->type_name("themes|features|prefill|random|combinations|groups|recurrent");
   app->add_option("--device", options->device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
   app->add_option("--seed", options->seed, "The seed of the random data and combinations")->type_name("N");
   app->add_option("--filter", options->filter, "Check only kernels whose name contains this text")->type_name("TEXT");

@@ -148,29 +148,29 @@ constexpr int kMostSpilledBytes = 256;
 
 /// Rejects an emitted kernel that spills much, serialises wgmma or lacks the registers that its warpgroups hand to each
 /// other, because all of these cost more time than tuning can save.
-Result<CompiledKernel> reject_unfit(Result<CompiledKernel> compiled, const EmittedKernel& kernel) {
+Result<CompiledKernel> reject_unfit(Result<CompiledKernel> compiled, const std::string& entry) {
   if (!compiled) return compiled;
   const auto& resources = compiled->resources;
   if (std::max(resources.spill_store_bytes, resources.spill_load_bytes) > kMostSpilledBytes) {
     return fail(ErrorCode::kernel_rejected,
-                fmt::format("{} spills registers: {} bytes stored, {} bytes loaded per thread", kernel.entry,
+                fmt::format("{} spills registers: {} bytes stored, {} bytes loaded per thread", entry,
                             resources.spill_store_bytes, resources.spill_load_bytes),
                 "Fewer tokens per warp, rows, warps or CTAs per SM leave more registers to a thread.",
                 std::move(compiled->log));
   }
   if (resources.registers == 0) {
     return fail(ErrorCode::kernel_rejected,
-                fmt::format("the compiler's log says nothing about the registers of {}", kernel.entry),
+                fmt::format("the compiler's log says nothing about the registers of {}", entry),
                 "Spills cannot be ruled out. Try another NVRTC.", std::move(compiled->log));
   }
   if (resources.wgmma_serialized) {
-    return fail(ErrorCode::kernel_rejected, fmt::format("ptxas serialises the wgmma instructions of {}", kernel.entry),
+    return fail(ErrorCode::kernel_rejected, fmt::format("ptxas serialises the wgmma instructions of {}", entry),
                 "The log names a reason, which may be another one: with \"insufficient register resources\" (C7511) "
                 "an accumulator may also be changed before its wait.",
                 std::move(compiled->log));
   }
   if (resources.setmaxnreg_ignored) {
-    return fail(ErrorCode::kernel_rejected, fmt::format("ptxas ignores setmaxnreg in {}", kernel.entry),
+    return fail(ErrorCode::kernel_rejected, fmt::format("ptxas ignores setmaxnreg in {}", entry),
                 "A warpgroup does not get the registers that another one hands over; the log says why.",
                 std::move(compiled->log));
   }
@@ -209,7 +209,11 @@ Result<std::string> compile_key(std::string_view source, Arch arch) {
 Result<CompiledKernel> compile(const EmittedKernel& kernel) { return compile(kernel, nullptr); }
 
 Result<CompiledKernel> compile(const EmittedKernel& kernel, CubinCache* cache) {
-  return reject_unfit(compile_through(kernel.source, kernel.entry + ".cu", kernel.spec.arch, cache), kernel);
+  return compile_kernel(kernel.source, kernel.entry, kernel.spec.arch, cache);
+}
+
+Result<CompiledKernel> compile_kernel(std::string_view source, const std::string& entry, Arch arch, CubinCache* cache) {
+  return reject_unfit(compile_through(source, entry + ".cu", arch, cache), entry);
 }
 
 Result<CompiledKernel> compile_source(std::string_view source, Arch arch, CubinCache* cache) {

@@ -49,6 +49,9 @@ Result<CompiledKernel> compile_source(std::string_view source, Arch arch, CubinC
 /// that is rejected is stored, too, so that rejecting it again takes no compilation. Errors: as without a cache.
 Result<CompiledKernel> compile(const EmittedKernel& kernel, CubinCache* cache);
 
+/// The same for a kernel of any operation: a source with one kernel of this name.
+Result<CompiledKernel> compile_kernel(std::string_view source, const std::string& entry, Arch arch, CubinCache* cache);
+
 /// The key under which cubin.db keeps a source: a hash of source, options, the exact build of NVRTC and the arch.
 /// Errors: nvrtc_missing.
 Result<std::string> compile_key(std::string_view source, Arch arch);

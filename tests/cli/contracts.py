@@ -18,7 +18,7 @@ import xml.etree.ElementTree
 import contract
 from contract import Contract, HEADS, OFFLINE, SHAPE
 
-COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "evaluate", "explain", "report", "db", "models", "families", "devices", "doctor",
+COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "evaluate", "recurrent", "explain", "report", "db", "models", "families", "devices", "doctor",
             "completion"]
 ROWS_OF_656_BYTES = ["--heads", "16", "--kv-heads", "1", "--head-dim", "576", "--latent", "--v-head-dim", "512", "--kv-dtype", "fp8_ds_mla"]
 BELOW = [["db", command] for command in ("path", "stats", "check", "gc", "export", "import", "rebuild")] + \

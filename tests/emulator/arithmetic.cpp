@@ -161,6 +161,20 @@ void select_modular(Decoder& d) {
   emit_same(d, handler, type, 2);
 }
 
+/// a + b, rounded towards zero. fp64 has the sum as far as it counts.
+float sum_towards_zero(float a, float b) {
+  const double sum = static_cast<double>(a) + b;
+  const float nearest = static_cast<float>(sum);
+  return std::abs(static_cast<double>(nearest)) > std::abs(sum) ? std::nextafter(nearest, 0.0F) : nearest;
+}
+
+void select_add(Decoder& d) {
+  if (!d.take("rz")) return select_modular<Add>(d);
+  const Type type = d.type();
+  if (type != Type::f32) d.unknown();
+  emit_same(d, lanewise<float, float, float>([](float a, float b) { return sum_towards_zero(a, b); }), type, 2);
+}
+
 void select_multiply(Decoder& d) {
   const std::string_view part = d.take_any({"lo", "hi", "wide"});
   if (part.empty() || part == "lo") return select_modular<Multiply>(d);
@@ -702,7 +716,7 @@ void select_select(Decoder& d) {
 }  // namespace
 
 void add_arithmetic(Selects& selects) {
-  selects["add"] = select_modular<Add>;
+  selects["add"] = select_add;
   selects["sub"] = select_modular<Subtract>;
   selects["mul"] = select_multiply;
   selects["mad"] = select_multiply_add;

@@ -9,7 +9,6 @@ namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::int64_t kColdFactor = 3;   // what the copies take together, over the L2
 constexpr std::int64_t kLeastFactor = 2;  // below this, copies are still in L2 when their turn comes again
 constexpr int kMostLaunches = 2048;       // of one graph, and so of copies
 
@@ -30,11 +29,11 @@ KvFootprint kv_footprint(const DecodeProblem& problem, std::span<const int> cont
 }
 
 Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
-                      bool cold) {
+                      bool cold, std::int64_t cold_factor) {
   Rotation rotation;
   kv_bytes = std::max<std::int64_t>(kv_bytes, 1);
   if (cold) {
-    const std::int64_t wanted = (kColdFactor * l2_bytes + kv_bytes - 1) / kv_bytes;
+    const std::int64_t wanted = (cold_factor * l2_bytes + kv_bytes - 1) / kv_bytes;
     const std::int64_t fitting = std::max<std::int64_t>(memory_bytes / kv_bytes, 1);
     rotation.copies = static_cast<int>(std::clamp<std::int64_t>(std::min(wanted, fitting), 1, kMostLaunches));
     rotation.stays_in_l2 = rotation.copies * kv_bytes < kLeastFactor * l2_bytes;

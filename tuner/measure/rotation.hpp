@@ -28,12 +28,15 @@ struct Rotation {
   bool stays_in_l2 = false;  ///< cold times are asked for, but the copies are too few for them
 };
 
-/// Cold: copies x kv_bytes, those that a launch reads, is at least three times the L2. Twice would do if the L2 evicted
-/// the oldest line, which GPUs do not promise. There are at most 2048 copies, and they take at most memory_bytes; where
-/// that makes them less than twice the L2, they stay in it. Warm: there is one copy. A graph lasts about
-/// kGraphMicroseconds if a launch takes launch_us, an estimate.
+/// What the copies take together, over the L2.
+inline constexpr std::int64_t kColdFactor = 3;
+
+/// Cold: copies x kv_bytes, those that a launch reads, is at least cold_factor times the L2. Twice would do if the L2
+/// evicted the oldest line, which GPUs do not promise. There are at most 2048 copies, and they take at most
+/// memory_bytes; where that makes them less than twice the L2, they stay in it. Warm: there is one copy. A graph lasts
+/// about kGraphMicroseconds if a launch takes launch_us, an estimate.
 Rotation rotation_for(std::int64_t kv_bytes, std::int64_t l2_bytes, std::int64_t memory_bytes, double launch_us,
-                      bool cold);
+                      bool cold, std::int64_t cold_factor = kColdFactor);
 
 inline constexpr double kGraphMicroseconds = 300;
 

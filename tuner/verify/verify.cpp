@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <future>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "tuner/verify/compile_queue.hpp"
 #include "tuner/verify/planned_run.hpp"
 #include "tuner/verify/rank_plan.hpp"
+#include "tuner/verify/recurrent_plan.hpp"
 #include "tuner/verify/run_plan.hpp"
 #include "tuner/verify/runner.hpp"
 #include "tuner/verify/themes.hpp"
@@ -40,6 +42,27 @@ std::future<void> compile_oracles(const RunPlan& plan, Arch arch, CubinCache& cu
   });
 }
 
+/// The parts about attention.
+Result<std::vector<VerifyGroup>> verify_attention(const RunPlan& plan, const VerifyOptions& options,
+                                                  const DeviceFacts& device, CubinCache* cubins,
+                                                  const VerifySink& group_done, const std::atomic<bool>* cancel) {
+  // Compilation takes longest, so it goes on while the oracle is made and the GPU works. These cubins are not kept,
+  // because they would fill the user's cache.
+  CompileQueue queue(plan.kernels, nullptr, 0, kCompiledAhead);
+  const auto oracles = cubins == nullptr ? std::future<void>() : compile_oracles(plan, device.arch, *cubins, cancel);
+  auto runner = VerifyRunner::create(options, device, cubins, group_done, cancel);
+  if (!runner) return tl::unexpected(runner.error());
+  const auto loaded = load_representatives(*runner, plan.representatives, queue);
+  if (!loaded) return tl::unexpected(loaded.error());
+  if (auto ok = verify_themes(*runner, *loaded); !ok) return tl::unexpected(ok.error());
+  for (const RunPart& part : plan.parts) {
+    const auto ok = part.rank_lengths ? verify_ranks(*runner, part.of(plan.kernels), queue, part.rank_lengths)
+                                      : verify_planned(*runner, part.of(plan.kernels), queue, part.run);
+    if (!ok) return tl::unexpected(ok.error());
+  }
+  return runner->take_groups();
+}
+
 }  // namespace
 
 std::string_view to_string(VerifyPart part) {
@@ -50,6 +73,7 @@ std::string_view to_string(VerifyPart part) {
     case VerifyPart::random: return "random";
     case VerifyPart::combinations: return "combinations";
     case VerifyPart::groups: return "groups";
+    case VerifyPart::recurrent: return "recurrent";
   }
   return "themes";
 }
@@ -57,7 +81,7 @@ std::string_view to_string(VerifyPart part) {
 Result<VerifyPart> parse_verify_part(std::string_view text) {
   return parse_enum("part", text,
                     std::array{VerifyPart::themes, VerifyPart::features, VerifyPart::prefill, VerifyPart::random,
-                               VerifyPart::combinations, VerifyPart::groups});
+                               VerifyPart::combinations, VerifyPart::groups, VerifyPart::recurrent});
 }
 
 std::size_t random_rank_combinations(const VerifyOptions& options) { return options.extended ? 600 : 60; }
@@ -72,31 +96,28 @@ Result<VerifyReport> verify(const VerifyOptions& options, CubinCache* cubins, co
   const auto context = Context::retain(options.device);
   if (!context) return tl::unexpected(context.error());
   const RunPlan plan = plan_run(device->arch, options);
-  if (plan.kernels.empty()) {
+  const bool with_recurrent = !options.only || *options.only == VerifyPart::recurrent;
+  const auto recurrent = with_recurrent ? recurrent_plan(device->arch, options) : std::vector<RecurrentSpec>();
+  if (plan.kernels.empty() && recurrent.empty()) {
     return fail(ErrorCode::invalid_argument, "no kernel has '" + options.filter + "' in its name",
                 "Kernel names look like " + kernel_name(KernelSpec{}) + ".");
   }
-  // Compilation takes longest, so it goes on while the oracle is made and the GPU works. These cubins are not kept,
-  // because they would fill the user's cache.
-  CompileQueue queue(plan.kernels, nullptr, 0, kCompiledAhead);
-  const auto oracles = cubins == nullptr ? std::future<void>() : compile_oracles(plan, device->arch, *cubins, cancel);
-  auto runner = VerifyRunner::create(options, *device, cubins, group_done, cancel);
-  if (!runner) return tl::unexpected(runner.error());
-  const auto loaded = load_representatives(*runner, plan.representatives, queue);
-  if (!loaded) return tl::unexpected(loaded.error());
-  if (auto ok = verify_themes(*runner, *loaded); !ok) return tl::unexpected(ok.error());
-  for (const RunPart& part : plan.parts) {
-    const auto ok = part.rank_lengths ? verify_ranks(*runner, part.of(plan.kernels), queue, part.rank_lengths)
-                                      : verify_planned(*runner, part.of(plan.kernels), queue, part.run);
-    if (!ok) return tl::unexpected(ok.error());
+  std::vector<VerifyGroup> groups;
+  if (!plan.kernels.empty()) {
+    auto checked = verify_attention(plan, options, *device, cubins, group_done, cancel);
+    if (!checked) return tl::unexpected(checked.error());
+    groups = *std::move(checked);
   }
+  auto more = verify_recurrent(recurrent, options, group_done, cancel);
+  if (!more) return tl::unexpected(more.error());
+  std::move(more->begin(), more->end(), std::back_inserter(groups));
 
   VerifyReport report;
   report.device = *device;
   report.seed = options.seed;
   report.coverage = plan.coverage;
-  report.interrupted = runner->cancelled();
-  report.groups = runner->take_groups();
+  report.interrupted = cancel != nullptr && cancel->load(std::memory_order_relaxed);
+  report.groups = std::move(groups);
   std::int64_t cases = 0, failed = 0;
   for (const VerifyGroup& group : report.groups) {
     cases += group.cases;

@@ -25,6 +25,7 @@ enum class VerifyPart : std::uint8_t {
   random,        ///< random combinations of features, heads, tunables and shapes
   combinations,  ///< every combination without features, on a few shapes
   groups,        ///< groups whose ranks share contexts, with all ranks on this GPU
+  recurrent,     ///< layers with a recurrent state, an operation of its own
 };
 std::string_view to_string(VerifyPart part);
 /// Errors: invalid_argument, naming the parts.

@@ -1,0 +1,109 @@
+#include "generator/recurrent/recurrent_problem.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "generator/parse_enum.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr Gates kGatesOfHead[] = {Gates::softplus, Gates::given},
+                kGatesOfKda[] = {Gates::softplus, Gates::bounded, Gates::given}, kConstantGates[] = {Gates::constant},
+                kGivenGates[] = {Gates::given};
+
+constexpr RecurrentUpdate kUpdates[] = {
+    {RecurrentKind::gated_delta, "gated_delta", "Qwen3-Next, Qwen3.5", Decay::head, true, UpdateWeight::beta, false,
+     true, kGatesOfHead},
+    {RecurrentKind::kda, "kda", "Kimi Linear", Decay::channel, true, UpdateWeight::beta, false, true, kGatesOfKda},
+    {RecurrentKind::mamba2, "mamba2", "Mamba-2, Nemotron-H", Decay::head, false, UpdateWeight::step, true, false,
+     kGatesOfHead},
+    {RecurrentKind::lightning, "lightning", "Lightning, RetNet", Decay::head, false, UpdateWeight::one, false, false,
+     kConstantGates},
+    {RecurrentKind::gla, "gla", "GLA", Decay::channel, false, UpdateWeight::one, false, false, kGivenGates},
+};
+
+tl::unexpected<Error> invalid_problem(std::string message, std::string hint) {
+  return fail(ErrorCode::invalid_argument, std::move(message), std::move(hint));
+}
+
+}  // namespace
+
+std::span<const RecurrentUpdate> recurrent_updates() { return kUpdates; }
+const RecurrentUpdate& update_of(RecurrentKind kind) { return kUpdates[static_cast<std::size_t>(kind)]; }
+
+std::string_view to_string(RecurrentKind v) { return update_of(v).name; }
+std::string_view to_string(Gates v) {
+  switch (v) {
+    case Gates::given: return "given";
+    case Gates::softplus: return "softplus";
+    case Gates::bounded: return "bounded";
+    case Gates::constant: return "constant";
+  }
+  return "given";
+}
+std::string_view to_string(StateType v) { return v == StateType::fp32 ? "fp32" : "bf16"; }
+Result<RecurrentKind> parse_recurrent_kind(std::string_view text) { return parse_enum("kind", text, kRecurrentKinds); }
+Result<Gates> parse_gates(std::string_view text) { return parse_enum("form of gates", text, kGates); }
+Result<StateType> parse_state_type(std::string_view text) { return parse_enum("state type", text, kStateTypes); }
+
+RecurrentProblem usual_problem(RecurrentKind kind) {
+  const RecurrentUpdate& update = update_of(kind);
+  return {.kind = kind, .gates = update.gates.front(), .normalises = update.normalises};
+}
+
+Result<void> validate(const RecurrentProblem& problem) {
+  const RecurrentUpdate& update = update_of(problem.kind);
+  for (const auto& [name, heads] : {std::pair{"qk_heads", problem.qk_heads}, {"v_heads", problem.v_heads}}) {
+    if (heads < 1 || heads > 65535) return invalid_problem(fmt::format("{} is {}", name, heads), "Give 1 to 65535.");
+  }
+  if (problem.v_heads % problem.qk_heads != 0)
+    return invalid_problem(fmt::format("{} heads of v for {} of q and k", problem.v_heads, problem.qk_heads),
+                           "v_heads is a multiple of qk_heads.");
+  for (const auto& [name, dim] : {std::pair{"key_dim", problem.key_dim}, {"value_dim", problem.value_dim}}) {
+    if (dim < 32 || dim > 256 || dim % 32 != 0)
+      return fail(ErrorCode::unsupported, fmt::format("{} is {}", name, dim), "Give a multiple of 32 from 32 to 256.");
+  }
+  if (problem.tokens < 1 || problem.tokens > kMostRecurrentTokens)
+    return fail(ErrorCode::unsupported, fmt::format("{} tokens a step", problem.tokens),
+                fmt::format("Give 1 to {}. Prompts are the engine's.", kMostRecurrentTokens));
+  if (std::find(update.gates.begin(), update.gates.end(), problem.gates) == update.gates.end()) {
+    std::string choices;
+    for (const Gates gates : update.gates)
+      choices += fmt::format("{}{}", choices.empty() ? "" : ", ", to_string(gates));
+    return fail(ErrorCode::unsupported, fmt::format("{} gates of kind {}", to_string(problem.gates), update.name),
+                "Choose one of: " + choices);
+  }
+  return {};
+}
+
+std::int64_t state_bytes(const RecurrentProblem& problem) {
+  return std::int64_t{problem.v_heads} * problem.value_dim * problem.key_dim * bytes_of(problem.state);
+}
+
+std::int64_t state_traffic(const RecurrentProblem& problem, int batch) {
+  return state_bytes(problem) * batch * (1 + (problem.snapshots ? problem.tokens : 1));
+}
+
+std::string to_json(const RecurrentProblem& problem) {
+  return nlohmann::json{
+      {"kind", to_string(problem.kind)},   {"qk_heads", problem.qk_heads},      {"v_heads", problem.v_heads},
+      {"key_dim", problem.key_dim},        {"value_dim", problem.value_dim},    {"dtype", to_string(problem.dtype)},
+      {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)}, {"normalises", problem.normalises},
+      {"tokens", problem.tokens},          {"ragged", problem.ragged},          {"snapshots", problem.snapshots}}
+      .dump();
+}
+
+std::string describe(const RecurrentProblem& problem) {
+  return fmt::format("{}, {}/{} heads of {} x {}, {}, {} state, {} gates{}{}{}{}", to_string(problem.kind),
+                     problem.qk_heads, problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype),
+                     to_string(problem.state), to_string(problem.gates), problem.normalises ? ", L2 norm" : "",
+                     problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "",
+                     problem.ragged ? ", ragged" : "", problem.snapshots ? ", snapshots" : "");
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,34 @@
+#include "runtime/recurrent/recurrent_choice.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <tuple>
+
+#include "generator/integers.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// Bytes of the state that a warp of 32 lanes keeps best: enough to hide its latency, and registers for several CTAs.
+constexpr int kBytesOfLane = 128;
+constexpr int kRowLanes = 8;
+
+}  // namespace
+
+RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch) {
+  const std::int64_t sms = std::max(device.sm_count, 1), heads = std::int64_t{std::max(batch, 1)} * problem.v_heads;
+  const auto cost = [&](const RecurrentTunables& tunables) {
+    const std::int64_t ctas = heads * (problem.value_dim / rows_of_cta(tunables));
+    const int lane_bytes = tunables.warp_rows * problem.key_dim * bytes_of(problem.state) / 32;
+    return std::tuple(divide_up(ctas, sms) * rows_of_cta(tunables), std::abs(lane_bytes - kBytesOfLane),
+                      std::abs(tunables.row_lanes - kRowLanes), std::abs(tunables.warps - 4));
+  };
+  const std::vector<RecurrentTunables> space = recurrent_search_space(problem);
+  const auto best =
+      std::min_element(space.begin(), space.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
+  return {.arch = device.arch, .problem = problem, .tunables = best == space.end() ? RecurrentTunables{} : *best};
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,15 @@
+// recurrent_choice.hpp -- which tunables a step of operation `recurrent` is launched with. Pure functions; any thread.
+#pragma once
+
+#include "generator/recurrent/recurrent_spec.hpp"
+#include "runtime/cuda/device.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// The spec for steps of about `batch` requests on a GPU, from the number of its SMs: a step takes as long as the SM
+/// with the most rows, and of tunables that deal rows equally, those with the fewest warps. `problem` is valid.
+RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch);
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,32 @@
+// recurrent/arguments.cuh -- LeanRecurrentArgs: the argument block of a step of a recurrent state, by value.
+// ---
+// Host and device compile this file.
+
+// All pointers are device pointers. Strides count elements. The tokens of a request follow each other; those of all
+// requests are the rows of q, k, v, o and of the gates. A slot below first_slot, or not below slot_count, is a null
+// slot: it is neither read nor written.
+struct LeanRecurrentArgs {
+  const int* slots;          // [batch, slots_stride]: where states begin: entry 0, or accepted - 1
+  const int* accepted;       // [batch]: tokens of the step before that were accepted, at least 1; or null: entry 0
+  const int* token_offsets;  // [batch + 1]: the first token of each request; null: each has as many as there can be
+  const void* q;             // [tokens, qk heads, K] by q_stride
+  const void* k;             // [tokens, qk heads, K] by k_stride
+  const void* v;             // [tokens, v heads, V] by v_stride
+  const void* a;             // gates by a_stride: [tokens, v heads], or [tokens, v heads, K] with one for each channel
+  const void* b;             // what updates are weighed with, by b_stride: [tokens, v heads]; or null
+  const float* a_log;        // [v heads]: of gates that are worked out here
+  const float* dt_bias;      // as one token of a: added to it; or null
+  const float* skip;         // [v heads]: D; or null
+  char* state;               // [slots, v heads, V, K] by state_stride; 16-byte aligned
+  void* o;                   // [tokens, v heads, V] by o_stride
+  const int* out_slots;      // as slots: where states go; or null: back to where they were, or to slots with snapshots
+  long long q_stride, k_stride, v_stride, a_stride, b_stride, o_stride;  // from token to token
+  long long state_stride;                                                // from slot to slot, in elements of the state
+  int slots_stride, out_slots_stride;                                    // from request to request
+  int slot_count, first_slot;
+  float scale;        // of q
+  float norm_eps;     // of the L2 norm of q and k
+  float lower_bound;  // of the gates' logarithms, where they are bounded
+  int reserved;
+};
+static_assert(sizeof(LeanRecurrentArgs) == 200, "host and device must agree on the argument block");

@@ -1,0 +1,84 @@
+// recurrent/state.cuh -- which part of a state a lane has, and how it travels. A warp has kWarpRows rows of V. The K
+// columns of a row lie over kRowLanes lanes, 16 bytes of each at a time, so that neighbouring lanes read neighbouring
+// bytes, and a sum over columns is one over these lanes.
+constexpr int kChunkColumns = 16 / kStateBytes;                 // columns of 16 bytes of the state
+constexpr int kChunks = kKeyDim / (kRowLanes * kChunkColumns);  // of a row that a lane has
+constexpr int kColumns = kChunks * kChunkColumns;               // columns that a lane has
+constexpr int kLaneRows = kWarpRows * kRowLanes / 32;           // rows that a lane has a part of
+static_assert(kKeyDim % (kRowLanes * kChunkColumns) == 0, "each lane has whole chunks of a row");
+static_assert(kWarpRows * kRowLanes % 32 == 0 && kLaneRows <= kRowLanes, "each row of a warp has a lane that writes o");
+
+struct Place {
+  int request, head;  // head: that of v
+  int row;            // the first of this lane's kLaneRows rows of V
+  int lane;           // among those of a row
+};
+
+LEAN_DEVICE Place place_of_thread() {
+  const int warp = blockIdx.x * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
+  return {(int)blockIdx.z, (int)blockIdx.y, warp * kWarpRows + lane / kRowLanes * kLaneRows, lane % kRowLanes};
+}
+
+// The first column of a lane's chunk.
+LEAN_DEVICE int column_of(const Place& place, int chunk) { return (chunk * kRowLanes + place.lane) * kChunkColumns; }
+
+LEAN_DEVICE char* state_at(const LeanRecurrentArgs& args, const Place& place, int slot) {
+  const i64 element = slot * args.state_stride + (i64)(place.head * kValueDim + place.row) * kKeyDim;
+  return args.state + (element + column_of(place, 0)) * kStateBytes;
+}
+
+// The sum over the lanes of a row, which all of them get.
+LEAN_DEVICE float sum_of_row(float x) {
+  LEAN_UNROLL for (int lanes = kRowLanes / 2; lanes > 0; lanes /= 2) x += __shfl_xor_sync(kFullMask, x, lanes);
+  return x;
+}
+
+// A state is read once and written once, so L1 keeps nothing of it.
+LEAN_DEVICE uint4 load_state_16(const char* p) {
+  uint4 r;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "l"(p)
+               : "memory");
+  return r;
+}
+
+struct State {
+  float s[kLaneRows][kColumns];
+};
+
+// All of a lane's loads are on their way before the first is waited for.
+LEAN_DEVICE void load_state(State& state, const char* from) {
+  uint4 raw[kLaneRows][kChunks];
+  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
+    LEAN_UNROLL for (int chunk = 0; chunk < kChunks; chunk++) raw[row][chunk] =
+        load_state_16(from + (row * kKeyDim + chunk * kRowLanes * kChunkColumns) * kStateBytes);
+  }
+  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
+    LEAN_UNROLL for (int i = 0; i < kColumns; i++) {
+      const uint4& chunk = raw[row][i / kChunkColumns];
+      if constexpr (kStateBytes == 4) {
+        state.s[row][i] = __uint_as_float(word(chunk, i % 4));
+      } else {
+        const u32 pair = word(chunk, i % 8 / 2);
+        state.s[row][i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+      }
+    }
+  }
+}
+
+LEAN_DEVICE void store_state(const State& state, char* to) {
+  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
+    LEAN_UNROLL for (int chunk = 0; chunk < kChunks; chunk++) {
+      const float* s = state.s[row] + chunk * kChunkColumns;
+      uint4 words;
+      if constexpr (kStateBytes == 4) {
+        words = make_uint4(__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]), __float_as_uint(s[3]));
+      } else {
+        words =
+            make_uint4(Bf16::pack(s[0], s[1]), Bf16::pack(s[2], s[3]), Bf16::pack(s[4], s[5]), Bf16::pack(s[6], s[7]));
+      }
+      *(uint4*)(to + (row * kKeyDim + chunk * kRowLanes * kChunkColumns) * kStateBytes) = words;
+    }
+  }
+}

@@ -1,0 +1,130 @@
+// recurrent/step.cuh -- the entry point: rows of a head's state take the tokens of a request one after the other. With
+// the factor w of the decay, the step of a row s of the state is
+//   s = w s;   u = weight (v - s.k), or weight v without the delta rule;   s = s + u k;   o = s.q + D v
+// in which s.q = (w s).q + u (k.q). So both sums over the old state are made at the same time, and the norms of q and k
+// are factors of the results.
+
+struct Update {
+  float decay[kDecays];  // factors
+  float weight;
+  float key_norm, query_norm;  // what k and q are to be multiplied with
+  float kq;                    // k.q of the multiplied ones
+};
+
+LEAN_DEVICE void unpack_columns(float (&columns)[kColumns], const u32 (&words)[kColumns / 2]) {
+  LEAN_UNROLL for (int i = 0; i < kColumns; i += 2) {
+    const float2 pair = Element::unpack(words[i / 2]);
+    columns[i] = pair.x, columns[i + 1] = pair.y;
+  }
+}
+
+LEAN_DEVICE Update update_of(const LeanRecurrentArgs& args, const TokenWords& token, float rate,
+                             const float (&k)[kColumns], const float (&q)[kColumns]) {
+  Update update;
+  float kk = 0.0f, qq = 0.0f, kq = 0.0f;
+  LEAN_UNROLL for (int i = 0; i < kColumns; i++) {
+    kk = fmaf(k[i], k[i], kk), qq = fmaf(q[i], q[i], qq);
+    kq = fmaf(k[i], q[i], kq);
+  }
+  update.key_norm = 1.0f, update.query_norm = args.scale;
+  if constexpr (kNormalises) {
+    update.key_norm = 1.0f / sqrtf(sum_of_row(kk) + args.norm_eps);
+    update.query_norm = args.scale / sqrtf(sum_of_row(qq) + args.norm_eps);
+  }
+  update.kq = sum_of_row(kq) * update.key_norm * update.query_norm;
+  LEAN_UNROLL for (int i = 0; i < kDecays; i++) update.decay[i] = expf(decay_log(args, token.gate[i], rate));
+  update.weight = token.weight;
+  if constexpr (kWeight == kWeightBeta && kGates != kGatesGiven) update.weight = sigmoid(token.weight);
+  if constexpr (kWeight == kWeightStep && kGates == kGatesSoftplus) update.weight = softplus(token.gate[0]);
+  return update;
+}
+
+// What a row of the state has at a key or a query. All lanes of the row get it.
+LEAN_DEVICE float read_row(const float (&s)[kColumns], const float (&key)[kColumns]) {
+  float sum = 0.0f;
+  LEAN_UNROLL for (int i = 0; i < kColumns; i++) sum = fmaf(s[i], key[i], sum);
+  return sum_of_row(sum);
+}
+
+LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const TokenWords& token, const Update& update,
+                            const float (&k)[kColumns], const float (&q)[kColumns], float skip) {
+  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
+    float(&s)[kColumns] = state.s[row];
+    LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] *= update.decay[kDecays == 1 ? 0 : i];
+    const float v = Element::unpack(token.v[row]).x, read = read_row(s, q);
+    float u = update.weight * v;
+    if constexpr (kDelta) u = update.weight * (v - read_row(s, k) * update.key_norm);
+    const float along_key = u * update.key_norm;
+    LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(along_key, k[i], s[i]);
+    o[row] = fmaf(read, update.query_norm, u * update.kq);
+    if constexpr (kSkip) o[row] = fmaf(skip, v, o[row]);
+  }
+}
+
+// Each row is written by one of its lanes, neighbouring rows by neighbouring lanes.
+LEAN_DEVICE void store_output(const LeanRecurrentArgs& args, const Place& place, i64 token,
+                              const float (&o)[kLaneRows]) {
+  float mine = 0.0f;
+  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) mine = place.lane == row ? o[row] : mine;
+  unsigned short* const to =
+      (unsigned short*)args.o + token * args.o_stride + place.head * kValueDim + place.row + place.lane;
+  if (place.lane < kLaneRows) *to = (unsigned short)Element::pack(mine, 0.0f);
+}
+
+LEAN_DEVICE bool is_null(const LeanRecurrentArgs& args, int slot) {
+  return slot < args.first_slot || slot >= args.slot_count;
+}
+
+extern "C" __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm)
+    KERNEL_NAME(const __grid_constant__ LeanRecurrentArgs args) {
+  const Place place = place_of_thread();
+  const int lane = threadIdx.x % 32;
+  i64 first_token = (i64)place.request * kTokens;
+  int tokens = kTokens;
+  if constexpr (kRagged) {
+    first_token = args.token_offsets[place.request];
+    tokens = min(args.token_offsets[place.request + 1] - (int)first_token, kTokens);
+    if (tokens <= 0) return;
+  }
+  const int* const slots = args.slots + (i64)place.request * args.slots_stride;
+  int first_entry = 0;
+  if constexpr (kSnapshots) {
+    if (args.accepted != nullptr) first_entry = min(max(args.accepted[place.request], 1), kTokens) - 1;
+  }
+  const int slot = slots[first_entry];
+  // Lane t has the slot to which token t's state goes. It is on its way before the state is waited for.
+  int out_slot = slot;
+  if (lane < (kSnapshots ? tokens : 1)) {
+    if (args.out_slots != nullptr)
+      out_slot = args.out_slots[(i64)place.request * args.out_slots_stride + lane];
+    else if (kSnapshots)
+      out_slot = slots[lane];
+  }
+  float a_log = 0.0f, skip = 0.0f;
+  if constexpr (kGates == kGatesSoftplus || kGates == kGatesBounded) a_log = args.a_log[place.head];
+  if constexpr (kSkip) skip = args.skip[place.head];
+  TokenWords token = load_token(args, place, first_token);
+  if (is_null(args, slot)) {
+    const float zeros[kLaneRows] = {};
+    for (int t = 0; t < tokens; t++) store_output(args, place, first_token + t, zeros);
+    return;
+  }
+  State state;
+  load_state(state, state_at(args, place, slot));
+  const float rate = expf(a_log);
+
+  for (int t = 0; t < tokens; t++) {
+    float k[kColumns], q[kColumns], o[kLaneRows];
+    unpack_columns(k, token.k);
+    unpack_columns(q, token.q);
+    const TokenWords taken = token;
+    if (t + 1 < tokens) token = load_token(args, place, first_token + t + 1);
+    const Update update = update_of(args, taken, rate, k, q);
+    take_token(state, o, taken, update, k, q, skip);
+    store_output(args, place, first_token + t, o);
+    if (kSnapshots || t + 1 == tokens) {
+      const int to = __shfl_sync(kFullMask, out_slot, kSnapshots ? t : 0);
+      if (!is_null(args, to)) store_state(state, state_at(args, place, to));
+    }
+  }
+}

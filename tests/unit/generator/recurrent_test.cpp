@@ -1,0 +1,107 @@
+// Problems and specs of operation `recurrent`: what is refused, and what kernels consist of.
+#include <gtest/gtest.h>
+
+#include "generator/recurrent/recurrent_spec.hpp"
+
+namespace leanattn {
+namespace {
+
+TEST(RecurrentProblem, TheTableOfUpdatesIsInTheOrderOfKinds) {
+  ASSERT_EQ(recurrent_updates().size(), kRecurrentKinds.size());
+  for (const RecurrentKind kind : kRecurrentKinds) {
+    EXPECT_EQ(update_of(kind).kind, kind);
+    EXPECT_EQ(parse_recurrent_kind(to_string(kind)).value(), kind);
+    EXPECT_TRUE(validate(usual_problem(kind))) << to_string(kind);
+  }
+}
+
+TEST(RecurrentProblem, RefusesWhatHasNoKernelAndSaysWhy) {
+  const auto refused = [](auto change) {
+    RecurrentProblem problem;
+    change(problem);
+    const auto ok = validate(problem);
+    return ok ? std::string() : ok.error().message + ". " + ok.error().hint;
+  };
+  EXPECT_EQ(refused([](auto& p) { p.v_heads = 24; }),
+            "24 heads of v for 16 of q and k. v_heads is a multiple of qk_heads.");
+  EXPECT_EQ(refused([](auto& p) { p.tokens = 17; }), "17 tokens a step. Give 1 to 16. Prompts are the engine's.");
+  EXPECT_EQ(refused([](auto& p) { p.key_dim = 80; }), "key_dim is 80. Give a multiple of 32 from 32 to 256.");
+  EXPECT_EQ(refused([](auto& p) { p.gates = Gates::bounded; }),
+            "bounded gates of kind gated_delta. Choose one of: softplus, given");
+  EXPECT_EQ(refused([](auto&) {}), "");
+}
+
+TEST(RecurrentProblem, CountsAStateOnceForEachTimeThatItIsReadOrWritten) {
+  RecurrentProblem problem;  // 32 heads of 128 x 128 in fp32
+  EXPECT_EQ(state_bytes(problem), 2 << 20);
+  EXPECT_EQ(state_traffic(problem, 4), 16 << 20);
+  problem.tokens = 4;
+  EXPECT_EQ(state_traffic(problem, 4), 16 << 20) << "states between tokens stay in registers";
+  problem.snapshots = true;
+  EXPECT_EQ(state_traffic(problem, 4), 40 << 20);
+  problem.state = StateType::bf16;
+  EXPECT_EQ(state_traffic(problem, 4), 20 << 20);
+}
+
+TEST(RecurrentSpec, RowsOfACtaDivideAHead) {
+  RecurrentSpec spec;
+  EXPECT_TRUE(validate(spec));
+  EXPECT_EQ(ctas_of_head(spec), 4);
+  spec.tunables.warp_rows = 3;
+  EXPECT_FALSE(validate(spec));
+  spec.tunables = {.warps = 8, .warp_rows = 32, .row_lanes = 8};
+  EXPECT_FALSE(validate(spec)) << "256 rows of 128";
+  spec.tunables = {.warps = 1, .warp_rows = 8, .row_lanes = 2};
+  EXPECT_FALSE(validate(spec));
+  spec.problem.key_dim = 32;
+  spec.tunables = {.warps = 1, .warp_rows = 8, .row_lanes = 16};
+  EXPECT_FALSE(validate(spec)) << "16 lanes x 16 bytes are more than a row";
+}
+
+TEST(RecurrentSpec, EverySearchSpaceHasKernels) {
+  for (const RecurrentKind kind : kRecurrentKinds) {
+    for (const int dim : {32, 64, 96, 128, 192, 256}) {
+      for (const StateType state : kStateTypes) {
+        for (const int tokens : {1, 16}) {
+          RecurrentProblem problem = usual_problem(kind);
+          problem.key_dim = problem.value_dim = dim, problem.state = state, problem.tokens = tokens;
+          EXPECT_FALSE(recurrent_search_space(problem).empty()) << describe(problem);
+        }
+      }
+    }
+  }
+}
+
+TEST(RecurrentSpec, AKernelHasOnlyWhatItsUpdateNeeds) {
+  RecurrentSpec spec;
+  const std::string delta = emit(spec)->source;
+  EXPECT_EQ(delta, emit(spec)->source);
+  EXPECT_NE(delta.find("log1pf"), std::string::npos);
+  EXPECT_EQ(delta.find("lower_bound *"), std::string::npos) << "of other gates";
+  EXPECT_EQ(delta.find("args.token_offsets["), std::string::npos) << "not ragged";
+  EXPECT_EQ(delta.find("fmaf(skip"), std::string::npos);
+  EXPECT_EQ(delta.find("context_lengths"), std::string::npos) << "nothing of attention";
+  spec.problem = usual_problem(RecurrentKind::mamba2);
+  const std::string mamba = emit(spec)->source;
+  EXPECT_NE(mamba.find("fmaf(skip"), std::string::npos);
+  EXPECT_EQ(mamba.find("sigmoid"), std::string::npos);
+}
+
+TEST(RecurrentSpec, NamesDifferBetweenKernels) {
+  RecurrentSpec spec;
+  const std::string name = kernel_name(spec);
+  EXPECT_EQ(name, "recurrent_sm90a_gated_delta_softplus_bf16_fp32_norm_h16x32_k128_v128_t1_w4x8_l8_o1");
+  const auto differs = [&](auto change) {
+    RecurrentSpec other = spec;
+    change(other);
+    return kernel_name(other) != name && emit(other)->source != emit(spec)->source;
+  };
+  EXPECT_TRUE(differs([](auto& s) { s.problem.normalises = false; }));
+  EXPECT_TRUE(differs([](auto& s) { s.problem.ragged = true; }));
+  EXPECT_TRUE(differs([](auto& s) { s.problem.tokens = 2; }));
+  EXPECT_TRUE(differs([](auto& s) { s.problem.gates = Gates::given; }));
+  EXPECT_TRUE(differs([](auto& s) { s.tunables.row_lanes = 16; }));
+}
+
+}  // namespace
+}  // namespace leanattn

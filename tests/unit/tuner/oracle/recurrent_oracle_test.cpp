@@ -1,0 +1,102 @@
+// The oracle of operation `recurrent` gives what the formulas give by hand.
+#include "tuner/oracle/recurrent_oracle.hpp"
+
+#include <gtest/gtest.h>
+
+namespace leanattn {
+namespace {
+
+/// A head of one row and two columns, and one token.
+struct OneRow {
+  RecurrentProblem problem;
+  RecurrentHead<double> head;
+  RecurrentToken<double> token{.q = {1, 2}, .k = {3, 4}, .v = {5}, .gates = {0}};
+  std::vector<double> state{2, -1};
+
+  double take() {
+    std::vector<double> o(1);
+    take_token<double>(problem, head, token, state, o);
+    return o[0];
+  }
+};
+
+RecurrentProblem problem_of(RecurrentKind kind, Gates gates) {
+  RecurrentProblem problem = usual_problem(kind);
+  problem.gates = gates, problem.normalises = false;
+  return problem;
+}
+
+TEST(RecurrentOracle, GatedDeltaReplacesWhatTheDecayedStateHasAtTheKey) {
+  OneRow row{.problem = problem_of(RecurrentKind::gated_delta, Gates::given)};
+  row.token.gates = {std::log(0.5)};
+  row.token.weight = 0.25;
+  row.head.scale = 0.1;
+  // S = 0.5 (2, -1); S k = 3 - 2 = 1; u = 0.25 (5 - 1) = 1; S = (1 + 3, -0.5 + 4); o = 0.1 (4 + 7)
+  EXPECT_NEAR(row.take(), 1.1, 1e-12);
+  EXPECT_NEAR(row.state[0], 4, 1e-12);
+  EXPECT_NEAR(row.state[1], 3.5, 1e-12);
+}
+
+TEST(RecurrentOracle, WithBetaOneAndANormalisedKeyTheStateHoldsVAtTheKey) {
+  OneRow row{.problem = problem_of(RecurrentKind::gated_delta, Gates::given)};
+  row.problem.normalises = true;
+  row.token.q = row.token.k;
+  EXPECT_NEAR(row.take(), 5, 1e-12);
+}
+
+TEST(RecurrentOracle, TheNormsEpsilonIsFelt) {
+  OneRow row{.problem = problem_of(RecurrentKind::gated_delta, Gates::given)};
+  row.problem.normalises = true;
+  row.head.norm_eps = 75;  // |k|^2 = 25 becomes 100, so k = (0.3, 0.4) and S k = 0.2
+  row.token.q = {0, 0};
+  EXPECT_EQ(row.take(), 0);
+  EXPECT_NEAR(row.state[0], 2 + 4.8 * 0.3, 1e-12);
+}
+
+TEST(RecurrentOracle, SoftplusGatesAreThoseOfTheModels) {
+  OneRow row{.problem = problem_of(RecurrentKind::gated_delta, Gates::softplus)};
+  row.head.a_log = std::log(2.0);
+  row.token.gates = {std::log(std::exp(1.0) - 1)};  // softplus is 1, and the factor e^-2
+  row.token.weight = -std::log(3.0);                // sigmoid is 1/4
+  row.token.v = {2 * std::exp(-2)};                 // which is S k already: nothing is to be replaced
+  row.take();
+  EXPECT_NEAR(row.state[0], 2 * std::exp(-2), 1e-12);
+  EXPECT_NEAR(row.state[1], -std::exp(-2), 1e-12);
+}
+
+TEST(RecurrentOracle, KdaDecaysEachChannelAndItsOtherGatesAreBounded) {
+  OneRow row{.problem = problem_of(RecurrentKind::kda, Gates::bounded)};
+  row.head.lower_bound = -5;
+  row.token.gates = {-1000, 1000};  // factors 1 and e^-5
+  row.token.weight = -1000;         // beta 0
+  EXPECT_NEAR(row.take(), 2 - 2 * std::exp(-5), 1e-12);
+  EXPECT_NEAR(row.state[0], 2, 1e-12);
+  EXPECT_NEAR(row.state[1], -std::exp(-5), 1e-12);
+}
+
+TEST(RecurrentOracle, Mamba2StepsByDtAndSkips) {
+  OneRow row{.problem = problem_of(RecurrentKind::mamba2, Gates::softplus)};
+  row.head.skip = 10;
+  row.token.gates = {std::log(std::exp(0.5) - 1)};  // dt = 0.5; A = -1
+  const double decay = std::exp(-0.5);
+  // S = decay (2, -1) + 0.5 5 (3, 4); o = S C + 10 5
+  EXPECT_NEAR(row.take(), decay * 0 + 2.5 * 11 + 50, 1e-12);
+  EXPECT_NEAR(row.state[0], 2 * decay + 7.5, 1e-12);
+}
+
+TEST(RecurrentOracle, LightningDecaysByItsHeadsConstant) {
+  OneRow row{.problem = problem_of(RecurrentKind::lightning, Gates::constant)};
+  row.token.gates = {-std::log(2.0)};
+  EXPECT_NEAR(row.take(), 0.5 * 0 + 5 * 11, 1e-12);
+  EXPECT_NEAR(row.state[1], -0.5 + 20, 1e-12);
+}
+
+TEST(RecurrentOracle, GlaDecaysEachChannelByWhatIsGiven) {
+  OneRow row{.problem = problem_of(RecurrentKind::gla, Gates::given)};
+  row.token.gates = {0, -std::log(4.0)};
+  row.token.v = {0};
+  EXPECT_NEAR(row.take(), 2 - 0.5, 1e-12);
+}
+
+}  // namespace
+}  // namespace leanattn

@@ -1,0 +1,89 @@
+// recurrent_case.hpp -- RecurrentCase: the data of one step of operation `recurrent`, on host and device, and the check
+// of a kernel on it. One thread at a time, with the GPU's context current.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/recurrent/recurrent_kernel.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+struct RecurrentCaseOptions {
+  int batch = 3;
+  std::uint64_t seed = 1;
+  bool padded = false;        ///< rows of q, k, v, gates and o, and slots, are further apart than they are long
+  bool null_slots = false;    ///< some requests have null slots, of each kind that there is
+  bool zero_is_null = false;  ///< slot 0 is a null slot
+  bool moved = false;         ///< states go to other slots than those where they begin
+};
+std::string describe(const RecurrentCaseOptions& options);
+
+/// What a check found.
+struct RecurrentOutcome {
+  double error_ratio = 0;     ///< the largest error over that of a plain fp32 implementation; at most 2 passes
+  std::string first_failure;  ///< empty when it passed
+};
+
+class RecurrentCase {
+ public:
+  /// Errors: those of validate(problem), out_of_memory, context_lost.
+  static Result<RecurrentCase> create(const RecurrentProblem& problem, const RecurrentCaseOptions& options,
+                                      const Stream& stream);
+
+  /// Launches the kernel once on fresh states, and compares outputs and all slots of the pool with the oracle. The
+  /// kernel is one of the case's problem. Errors: launch_failed, out_of_memory, context_lost.
+  Result<RecurrentOutcome> check(const RecurrentKernel& kernel, const Stream& stream) const;
+
+ private:
+  RecurrentCase(const RecurrentProblem& problem, const RecurrentCaseOptions& options)
+      : problem_(problem), options_(options) {}
+
+  /// An array of the host and its copy on the device.
+  template <class Element>
+  struct Array {
+    std::vector<Element> host;
+    DeviceBuffer device;
+  };
+  /// What a request's outputs and stored states must be, in one precision.
+  template <class Real>
+  struct Expected {
+    std::vector<Real> o;      ///< [tokens of all requests, v_heads, value_dim]
+    std::vector<Real> state;  ///< the pool: [slots, v_heads, value_dim, key_dim]
+  };
+
+  void draw();
+  Result<void> upload(const Stream& stream);
+  template <class Real>
+  Expected<Real> expected() const;
+  bool is_null(int slot) const { return slot < first_slot_ || slot >= slot_count_; }
+  int tokens_of(int request) const;
+  std::int64_t first_token(int request) const;
+  /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored.
+  int start_slot(int request) const;
+  int slot_after(int request, int token) const;
+  std::int64_t state_index(int slot, std::int64_t element) const { return slot * state_stride_ + element; }
+  std::int64_t elements_of_slot() const {
+    return std::int64_t{problem_.v_heads} * problem_.value_dim * problem_.key_dim;
+  }
+
+  RecurrentProblem problem_;
+  RecurrentCaseOptions options_;
+  int slot_count_ = 0, first_slot_ = 0;
+  std::int64_t tokens_ = 0;
+  std::int64_t q_stride_ = 0, v_stride_ = 0, a_stride_ = 0, b_stride_ = 0, state_stride_ = 0;
+  int slots_stride_ = 1;
+  float scale_ = 1, norm_eps_ = 1e-6F, lower_bound_ = -5;
+  Array<int> slots_, accepted_, offsets_, out_slots_;
+  Array<std::uint16_t> q_, k_, v_, a_, b_;
+  Array<float> given_a_, given_b_, a_log_, dt_bias_, skip_;
+  Array<std::uint32_t> pool_;    ///< an fp32 state's bits
+  Array<std::uint16_t> pool16_;  ///< a bf16 state's
+  Expected<double> oracle_;
+  Expected<float> plain_;
+};
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,96 @@
+// recurrent_oracle.hpp -- a step of a recurrent state as the formulas say it, in any precision: in double it is the
+// oracle, in float the plain implementation by whose error kernels are judged. Pure functions; any thread; no GPU.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "generator/recurrent/recurrent_problem.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What a token brings to one head.
+template <class Real>
+struct RecurrentToken {
+  std::vector<Real> q, k, v;  ///< [K], [K], [V], as given
+  std::vector<Real> gates;    ///< a + dt_bias, or logarithms of factors: [1], or [K] with a decay of channels
+  Real weight = 1;            ///< b, or the weight that is given
+};
+
+/// What is the same for all tokens of a head.
+template <class Real>
+struct RecurrentHead {
+  Real a_log = 0, skip = 0;
+  Real scale = 1, norm_eps = 0, lower_bound = 0;
+};
+
+namespace detail {
+
+template <class Real>
+Real softplus(Real x) {
+  return x > 30 ? x : std::log1p(std::exp(x));
+}
+
+template <class Real>
+Real sigmoid(Real x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+/// The logarithm of the factor that a gate stands for.
+template <class Real>
+Real decay_log(Gates gates, const RecurrentHead<Real>& head, Real gate) {
+  switch (gates) {
+    case Gates::softplus: return -std::exp(head.a_log) * softplus(gate);
+    case Gates::bounded: return head.lower_bound * sigmoid(std::exp(head.a_log) * gate);
+    case Gates::given:
+    case Gates::constant: break;
+  }
+  return gate;
+}
+
+template <class Real>
+void normalise(std::vector<Real>& x, Real eps) {
+  Real sum = 0;
+  for (const Real each : x) sum += each * each;
+  for (Real& each : x) each /= std::sqrt(sum + eps);
+}
+
+}  // namespace detail
+
+/// Takes one token: `state`, [V, K] of one head, changes, and o [V] is written. The order is that of the formulas:
+/// decay, predict, update, and read with the new state.
+template <class Real>
+void take_token(const RecurrentProblem& problem, const RecurrentHead<Real>& head, RecurrentToken<Real> token,
+                std::span<Real> state, std::span<Real> o) {
+  const RecurrentUpdate& update = update_of(problem.kind);
+  if (problem.normalises) {
+    detail::normalise(token.q, head.norm_eps);
+    detail::normalise(token.k, head.norm_eps);
+  }
+  Real weight = token.weight;
+  if (update.weight == UpdateWeight::beta && problem.gates != Gates::given) weight = detail::sigmoid(weight);
+  if (update.weight == UpdateWeight::step && problem.gates != Gates::given) weight = detail::softplus(token.gates[0]);
+  for (Real& gate : token.gates) gate = std::exp(detail::decay_log(problem.gates, head, gate));
+  const std::size_t columns = token.k.size();
+  for (std::size_t row = 0; row < token.v.size(); ++row) {
+    const std::span<Real> s = state.subspan(row * columns, columns);
+    Real predicted = 0;
+    for (std::size_t i = 0; i < columns; ++i) {
+      if (update.decay != Decay::none) s[i] *= token.gates[update.decay == Decay::head ? 0 : i];
+      predicted += s[i] * token.k[i];
+    }
+    const Real change = weight * (update.delta ? token.v[row] - predicted : token.v[row]);
+    Real read = 0;
+    for (std::size_t i = 0; i < columns; ++i) {
+      s[i] += change * token.k[i];
+      read += s[i] * token.q[i];
+    }
+    o[row] = head.scale * read + (update.skip ? head.skip * token.v[row] : 0);
+  }
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,114 @@
+#include "tuner/verify/recurrent_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "tuner/oracle/recurrent_case.hpp"
+#include "tuner/verify/runner.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+/// The sizes and options of a kernel of the plan. They repeat after different numbers of kernels, so that they meet.
+RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType state, std::size_t number) {
+  constexpr std::pair<int, int> kDims[] = {{64, 64}, {128, 128}, {128, 64}, {64, 128}, {96, 32}},
+                                kHeads[] = {{1, 1}, {2, 4}, {1, 3}};
+  constexpr int kTokens[] = {1, 4, 2, 8};
+  const auto [key_dim, value_dim] = kDims[number % std::size(kDims)];
+  const auto [qk_heads, v_heads] = kHeads[number % std::size(kHeads)];
+  const int tokens = kTokens[number % std::size(kTokens)];
+  RecurrentProblem problem = usual_problem(kind);
+  problem.qk_heads = qk_heads, problem.v_heads = v_heads;
+  problem.key_dim = key_dim, problem.value_dim = value_dim;
+  problem.dtype = number % 5 == 4 ? DType::fp16 : DType::bf16;
+  problem.state = state, problem.gates = gates;
+  if (number % 7 == 6) problem.normalises = !problem.normalises;
+  problem.tokens = tokens;
+  problem.ragged = number % 3 == 1;
+  problem.snapshots = tokens > 1 && number % 8 < 4;
+  // An update that replaces what the state had at a long key makes states grow without bound.
+  if (update_of(kind).delta) problem.normalises = true;
+  const std::vector<RecurrentTunables> space = recurrent_search_space(problem);
+  return {.arch = arch, .problem = problem, .tunables = space[number * 7 % space.size()]};
+}
+
+std::string describe_case(const RecurrentSpec& spec, const RecurrentCaseOptions& options) {
+  return fmt::format("{}: {}", kernel_name(spec), describe(options));
+}
+
+}  // namespace
+
+std::vector<RecurrentSpec> recurrent_plan(Arch arch, const VerifyOptions& options) {
+  std::vector<RecurrentSpec> specs;
+  std::size_t number = 0;
+  for (const RecurrentUpdate& update : recurrent_updates()) {
+    for (const Gates gates : update.gates) {
+      for (const StateType state : kStateTypes) {
+        for (int variant = 0; variant < (options.quick ? 1 : 5); ++variant) {
+          specs.push_back(varied_spec(arch, update.kind, gates, state, number));
+          number += options.quick ? 3 : 1;
+        }
+      }
+    }
+  }
+  std::erase_if(specs,
+                [&](const RecurrentSpec& spec) { return kernel_name(spec).find(options.filter) == std::string::npos; });
+  return specs;
+}
+
+Result<std::vector<VerifyGroup>> verify_recurrent(std::span<const RecurrentSpec> specs, const VerifyOptions& options,
+                                                  const VerifySink& group_done, const std::atomic<bool>* cancel) {
+  using Clock = std::chrono::steady_clock;
+  const RecurrentCaseOptions kCases[] = {
+      {.batch = 2, .seed = options.seed},
+      {.batch = 5, .seed = options.seed + 1, .padded = true, .null_slots = true},
+      {.batch = 3, .seed = options.seed + 2, .padded = true, .null_slots = true, .zero_is_null = true, .moved = true}};
+  const auto stream = Stream::create();
+  if (!stream) return tl::unexpected(stream.error());
+  std::vector<VerifyGroup> groups;
+  const auto is_cancelled = [&] { return cancel != nullptr && cancel->load(std::memory_order_relaxed); };
+  for (std::size_t next = 0; next < specs.size() && !is_cancelled();) {
+    const RecurrentKind kind = specs[next].problem.kind;
+    VerifyGroup group{.name = fmt::format("recurrent: {}", to_string(kind))};
+    const auto started = Clock::now();
+    for (; next < specs.size() && specs[next].problem.kind == kind && !is_cancelled(); ++next) {
+      const RecurrentSpec& spec = specs[next];
+      // These cubins are not kept, because they would fill the user's cache.
+      const auto kernel = RecurrentKernel::prepare(spec, nullptr);
+      if (!kernel) {
+        if (kernel.error().code == ErrorCode::nvrtc_missing || kernel.error().code == ErrorCode::context_lost)
+          return tl::unexpected(kernel.error());
+        ++group.cases;
+        VerifyRunner::record_failure(group, fmt::format("{}: {}", kernel_name(spec), kernel.error().message));
+        continue;
+      }
+      ++group.kernels;
+      for (const RecurrentCaseOptions& of_case : kCases) {
+        const auto made = RecurrentCase::create(spec.problem, of_case, *stream);
+        if (!made) return tl::unexpected(made.error());
+        const auto outcome = made->check(*kernel, *stream);
+        ++group.cases;
+        if (!outcome) {
+          if (outcome.error().code == ErrorCode::context_lost || outcome.error().code == ErrorCode::out_of_memory)
+            return tl::unexpected(outcome.error());
+          VerifyRunner::record_failure(group, describe_case(spec, of_case) + ": " + outcome.error().message);
+          continue;
+        }
+        group.worst_error_ratio = std::max(group.worst_error_ratio, outcome->error_ratio);
+        if (!outcome->first_failure.empty())
+          VerifyRunner::record_failure(group, describe_case(spec, of_case) + ": " + outcome->first_failure);
+      }
+    }
+    group.seconds = std::chrono::duration<double>(Clock::now() - started).count();
+    if (group_done) group_done(group);
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+}  // namespace v1
+}  // namespace leanattn
