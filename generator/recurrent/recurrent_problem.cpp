@@ -16,14 +16,51 @@ constexpr Gates kGatesOfHead[] = {Gates::softplus, Gates::given},
                 kGivenGates[] = {Gates::given};
 
 constexpr RecurrentUpdate kUpdates[] = {
-    {RecurrentKind::gated_delta, "gated_delta", "Qwen3-Next, Qwen3.5", Decay::head, true, UpdateWeight::beta, false,
-     true, kGatesOfHead},
-    {RecurrentKind::kda, "kda", "Kimi Linear", Decay::channel, true, UpdateWeight::beta, false, true, kGatesOfKda},
-    {RecurrentKind::mamba2, "mamba2", "Mamba-2, Nemotron-H", Decay::head, false, UpdateWeight::step, true, false,
-     kGatesOfHead},
-    {RecurrentKind::lightning, "lightning", "Lightning, RetNet", Decay::head, false, UpdateWeight::one, false, false,
-     kConstantGates},
-    {RecurrentKind::gla, "gla", "GLA", Decay::channel, false, UpdateWeight::one, false, false, kGivenGates},
+    {.kind = RecurrentKind::gated_delta,
+     .name = "gated_delta",
+     .decay = Decay::head,
+     .delta = true,
+     .weight = UpdateWeight::beta,
+     .skip = false,
+     .normalises = true,
+     .scales = true,
+     .gates = kGatesOfHead},
+    {.kind = RecurrentKind::kda,
+     .name = "kda",
+     .decay = Decay::channel,
+     .delta = true,
+     .weight = UpdateWeight::beta,
+     .skip = false,
+     .normalises = true,
+     .scales = true,
+     .gates = kGatesOfKda},
+    {.kind = RecurrentKind::mamba2,
+     .name = "mamba2",
+     .decay = Decay::head,
+     .delta = false,
+     .weight = UpdateWeight::step,
+     .skip = true,
+     .normalises = false,
+     .scales = false,
+     .gates = kGatesOfHead},
+    {.kind = RecurrentKind::lightning,
+     .name = "lightning",
+     .decay = Decay::head,
+     .delta = false,
+     .weight = UpdateWeight::one,
+     .skip = false,
+     .normalises = false,
+     .scales = false,
+     .gates = kConstantGates},
+    {.kind = RecurrentKind::gla,
+     .name = "gla",
+     .decay = Decay::channel,
+     .delta = false,
+     .weight = UpdateWeight::one,
+     .skip = false,
+     .normalises = false,
+     .scales = true,
+     .gates = kGivenGates},
 };
 
 tl::unexpected<Error> invalid_problem(std::string message, std::string hint) {
@@ -78,6 +115,15 @@ Result<void> validate(const RecurrentProblem& problem) {
                 "Choose one of: " + choices);
   }
   return {};
+}
+
+std::int64_t gates_of_token(const RecurrentProblem& problem) {
+  return std::int64_t{problem.v_heads} * (update_of(problem.kind).decay == Decay::channel ? problem.key_dim : 1);
+}
+
+bool has_weights(const RecurrentProblem& problem) {
+  const UpdateWeight weight = update_of(problem.kind).weight;
+  return weight == UpdateWeight::beta || (weight == UpdateWeight::step && problem.gates == Gates::given);
 }
 
 std::int64_t state_bytes(const RecurrentProblem& problem) {

@@ -40,12 +40,12 @@ inline constexpr std::array kGates{Gates::given, Gates::softplus, Gates::bounded
 struct RecurrentUpdate {
   RecurrentKind kind;
   std::string_view name;  ///< as in JSON and on the command line
-  std::string_view models;
   Decay decay;
   bool delta;  ///< an update replaces what the state had at k
   UpdateWeight weight;
   bool skip;                     ///< D v is added to the output
   bool normalises;               ///< models L2-normalise q and k
+  bool scales;                   ///< models multiply q by K^-0.5
   std::span<const Gates> gates;  ///< the first one is the usual one
 };
 /// All kinds, in the order of RecurrentKind.
@@ -90,6 +90,11 @@ RecurrentProblem usual_problem(RecurrentKind kind);
 
 /// Errors: invalid_argument (a value makes no sense), unsupported (a limit, which the message names).
 Result<void> validate(const RecurrentProblem& problem);
+
+/// The gates that a token brings: one for each head of v, or for each channel of each.
+std::int64_t gates_of_token(const RecurrentProblem& problem);
+/// Whether it also brings a weight for each head, or what one is made of.
+bool has_weights(const RecurrentProblem& problem);
 
 /// Bytes of one request's state, of all heads.
 std::int64_t state_bytes(const RecurrentProblem& problem);

@@ -7,7 +7,7 @@ decode() takes CUDA tensors of PyTorch, CuPy, JAX or any other library that spea
 stream. `import leanattn.torch` adds torch.ops.leanattn, for torch.compile. `import leanattn.transformers` adds the attention implementation
 "leanattn" to Hugging Face Transformers. vLLM and SGLang find their backends by themselves. Start with help(leanattn.decode).
 """
-from ._leanattn import Engine, Group, Plan, Workspace, __version__, decode, engine, merge_partials, page_table, plan
+from ._leanattn import Engine, Group, Plan, Workspace, __version__, decode, engine, merge_partials, page_table, plan, recurrent
 from .errors import ArgumentError, ArgumentTypeError, Error, GroupBroken, NotPrepared, OutOfMemory, Unsupported
 from .problem import Problem
 from .tuning import Shape, TunedShape, TuneProgress, autotune, shape_of, tune
@@ -35,6 +35,7 @@ __all__ = [
     "merge_partials",
     "page_table",
     "plan",
+    "recurrent",
     "shape_of",
     "tune",
 ]

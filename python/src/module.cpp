@@ -8,6 +8,7 @@
 #include "leanattn/leanattn.h"
 #include "page_rows.hpp"
 #include "problem.hpp"
+#include "recurrent.hpp"
 #include "tuning.hpp"
 
 NB_MODULE(_leanattn, module) {
@@ -21,6 +22,7 @@ NB_MODULE(_leanattn, module) {
   leanattn::python::bind_group(module);
   leanattn::python::bind_decode(module);
   leanattn::python::bind_merge(module);
+  leanattn::python::bind_recurrent(module);
   leanattn::python::bind_tuning(module);
   leanattn::python::bind_page_table(module);
   leanattn::python::bind_problem(module);

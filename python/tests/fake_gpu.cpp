@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include "templates/kernel_args.cuh"
+#include "templates/recurrent/arguments.cuh"
 #include "templates/standalone/page_rows.cuh"
 #include "tests/unit/runtime/fake_nccl.hpp"
 
@@ -141,6 +143,48 @@ nb::dict arguments_of(const FakeLaunch& launch) {
   return result;
 }
 
+/// The arguments of the last launch of a layer with a recurrent state.
+std::optional<LeanRecurrentArgs> last_recurrent;
+
+nb::object recurrent_arguments() {
+  if (!last_recurrent) return nb::none();
+  const LeanRecurrentArgs& args = *last_recurrent;
+  nb::dict result;
+#define POINTER(name) result[#name] = reinterpret_cast<Handle>(args.name)
+#define NUMBER(name) result[#name] = args.name
+  POINTER(slots);
+  POINTER(accepted);
+  POINTER(token_offsets);
+  POINTER(q);
+  POINTER(k);
+  POINTER(v);
+  POINTER(a);
+  POINTER(b);
+  POINTER(a_log);
+  POINTER(dt_bias);
+  POINTER(skip);
+  POINTER(state);
+  POINTER(o);
+  POINTER(out_slots);
+  NUMBER(q_stride);
+  NUMBER(k_stride);
+  NUMBER(v_stride);
+  NUMBER(a_stride);
+  NUMBER(b_stride);
+  NUMBER(o_stride);
+  NUMBER(state_stride);
+  NUMBER(slots_stride);
+  NUMBER(out_slots_stride);
+  NUMBER(slot_count);
+  NUMBER(first_slot);
+  NUMBER(scale);
+  NUMBER(norm_eps);
+  NUMBER(lower_bound);
+#undef POINTER
+#undef NUMBER
+  return result;
+}
+
 nb::list launches() {
   nb::list result;
   for (const FakeLaunch& launch : fake_gpu().launches) {
@@ -164,6 +208,13 @@ NB_MODULE(_fake_gpu, module) {
   module.def("reset", &reset);
   module.def("run_page_rows", [] { fake_gpu().run = run_page_rows; });
   module.def("launches", &launches);
+  module.def("keep_recurrent", [] {
+    last_recurrent.reset();
+    fake_gpu().run = [](const std::string& kernel, void** params) {
+      if (kernel.starts_with("recurrent_")) last_recurrent = *static_cast<const LeanRecurrentArgs*>(params[0]);
+    };
+  });
+  module.def("recurrent_arguments", &recurrent_arguments);
   module.def("calls", [](const std::string& name) { return fake_gpu().calls[name]; });
   module.def("fail_once",
              [](const std::string& name, int status) { fake_gpu().fail_once[name] = static_cast<CUresult>(status); });

@@ -9,6 +9,7 @@
 
 #include "leanattn/error.hpp"
 #include "leanattn/leanattn.h"
+#include "leanattn/recurrent.h"
 #include "runtime/problem.hpp"
 
 namespace leanattn {
@@ -43,6 +44,11 @@ template <>
 inline constexpr std::size_t kFirstSize<leanattn_tune_options> = 64;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_tuned_shape> = 64;
+
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_recurrent_layer> = 48;
+template <>
+inline constexpr std::size_t kFirstSize<leanattn_recurrent_args> = 208;
 
 /// Beyond this a struct_size is garbage, not a newer version.
 inline constexpr std::size_t kLargestStruct = 4096;

@@ -42,6 +42,7 @@ EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)), kernels_(parts_.prepare), call_capture_(parts_.call_capture.get()) {
   builder_ = std::make_unique<BackgroundBuilds>(kernels_, [this] { builds_.fetch_add(1, std::memory_order_release); });
   if (parts_.debug) checks_ = std::make_unique<LaunchChecks>(parts_.device.arch, parts_.cubins);
+  recurrent_ = std::make_unique<RecurrentPlans>(parts_.context ? parts_.context->get() : nullptr, parts_.cubins.get());
   merger_ = std::make_unique<PartialsMerger>(parts_.device.arch, parts_.context ? parts_.context->get() : nullptr,
                                              parts_.cubins.get());
   late_winners_ = std::make_unique<LateWinners>([this] {
@@ -68,6 +69,7 @@ EngineCore::~EngineCore() {
   const CurrentContext scope(parts_.context ? parts_.context->get() : nullptr);
   plans_.clear();
   checks_.reset();
+  recurrent_.reset();
   merger_.reset();
   parts_.status.reset();
 }
@@ -81,6 +83,13 @@ Result<void> EngineCore::merge_partials(const leanattn_merge_args& args, CUstrea
   const auto capturing = unready_and_capturing(stream);
   if (!capturing) return tl::unexpected(capturing.error());
   return merger_->launch(args, *capturing, stream);
+}
+
+Result<const RecurrentPlanCore*> EngineCore::plan_recurrent(const RecurrentProblem& problem, int batch,
+                                                            CUstream_st* stream) {
+  const auto capturing = stream == nullptr ? Result<bool>(false) : parts_.is_capturing(stream);
+  if (!capturing) return tl::unexpected(capturing.error());
+  return recurrent_->get(parts_.device, problem, batch, *capturing);
 }
 
 Result<void> EngineCore::check() const { return parts_.status ? parts_.status->check() : Result<void>{}; }

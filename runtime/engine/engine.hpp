@@ -21,6 +21,7 @@
 #include "runtime/engine/partials_merger.hpp"
 #include "runtime/engine/plan.hpp"
 #include "runtime/engine/plan_cache.hpp"
+#include "runtime/engine/recurrent_plan.hpp"
 #include "runtime/lookup/decode_step.hpp"
 
 /// The opaque handle of the C ABI. Every object of it is the base of an EngineCore.
@@ -98,6 +99,9 @@ class EngineCore : public ::leanattn_engine {
 
   /// The configuration that plan() would launch. Compiles nothing. Errors: invalid_argument, unsupported.
   Result<Choice> lookup(const DecodeProblem& problem, const Shape& shape) const;
+
+  /// See leanattn_engine_recurrent_plan. The plan lives as long as the engine.
+  Result<const RecurrentPlanCore*> plan_recurrent(const RecurrentProblem& problem, int batch, CUstream_st* stream);
 
   /// See leanattn_engine_merge_partials.
   Result<void> merge_partials(const leanattn_merge_args& args, CUstream_st* stream);
@@ -204,6 +208,7 @@ class EngineCore : public ::leanattn_engine {
   EngineParts parts_;
   std::unique_ptr<LaunchChecks> checks_;
   std::unique_ptr<PartialsMerger> merger_;
+  std::unique_ptr<RecurrentPlans> recurrent_;
   KernelStore kernels_;
   CallCapture* const call_capture_;  ///< that of parts_; may be null
   PlanCache recent_;

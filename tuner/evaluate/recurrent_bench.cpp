@@ -80,7 +80,6 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   const std::int64_t slots = std::int64_t{batch} * memory.slots_of_request(),
                      tokens = std::int64_t{batch} * problem.tokens;
   memory.bytes_of_copy_ = slots * state_bytes(problem);
-  const std::int64_t channels = update_of(problem.kind).decay == Decay::channel ? problem.key_dim : 1;
   const std::int64_t row =
       std::int64_t{2} * problem.qk_heads * problem.key_dim + std::int64_t{problem.v_heads} * problem.value_dim;
   const std::int64_t gate_bytes = problem.gates == Gates::given ? 4 : 2;
@@ -89,9 +88,9 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.slots_, copies * slots * 4},
       {&memory.offsets_, (batch + 1) * std::int64_t{4}},
       {&memory.inputs_, copies * tokens * row * 2},
-      {&memory.gates_, copies * tokens * problem.v_heads * (channels + 1) * gate_bytes},
+      {&memory.gates_, copies * tokens * (gates_of_token(problem) + problem.v_heads) * gate_bytes},
       {&memory.o_, copies * tokens * problem.v_heads * problem.value_dim * 2},
-      {&memory.constants_, problem.v_heads * (channels + 2) * 4}};
+      {&memory.constants_, (gates_of_token(problem) + 2 * problem.v_heads) * 4}};
   for (const auto& [buffer, bytes] : sizes) {
     auto allocated = DeviceBuffer::allocate(bytes);
     if (!allocated) return tl::unexpected(allocated.error());
@@ -131,23 +130,23 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   const std::int64_t slots = std::int64_t{batch_} * slots_of_request(), tokens = std::int64_t{batch_} * problem_.tokens;
   const std::int64_t keys = std::int64_t{problem_.qk_heads} * problem_.key_dim,
                      values = std::int64_t{problem_.v_heads} * problem_.value_dim;
-  const std::int64_t channels = update_of(problem_.kind).decay == Decay::channel ? problem_.key_dim : 1;
   const std::int64_t gate_bytes = problem_.gates == Gates::given ? 4 : 2, row = 2 * keys + values;
   char* const inputs = static_cast<char*>(inputs_.at(copy * tokens * row * 2));
-  char* const gates = static_cast<char*>(gates_.at(copy * tokens * problem_.v_heads * (channels + 1) * gate_bytes));
+  char* const gates =
+      static_cast<char*>(gates_.at(copy * tokens * (gates_of_token(problem_) + problem_.v_heads) * gate_bytes));
   LeanRecurrentArgs args{};
   args.slots = slots_.as<int>() + copy * slots;
   args.token_offsets = offsets_.as<int>();
   // The packed rows of the convolution: q, k and v of a token beside each other.
   args.q = inputs, args.k = inputs + 2 * keys, args.v = inputs + 4 * keys;
-  args.a = gates, args.b = gates + tokens * problem_.v_heads * channels * gate_bytes;
+  args.a = gates, args.b = gates + tokens * gates_of_token(problem_) * gate_bytes;
   args.a_log = constants_.as<float>();
   args.skip = args.a_log + problem_.v_heads;
   args.dt_bias = args.skip + problem_.v_heads;
   args.state = pool_.as<char>();
   args.o = o_.at(copy * tokens * values * 2);
   args.q_stride = args.k_stride = args.v_stride = row;
-  args.a_stride = problem_.v_heads * channels, args.b_stride = problem_.v_heads, args.o_stride = values;
+  args.a_stride = gates_of_token(problem_), args.b_stride = problem_.v_heads, args.o_stride = values;
   args.state_stride = state_bytes(problem_) / bytes_of(problem_.state);
   args.slots_stride = slots_of_request();
   args.slot_count = static_cast<int>(pool_.bytes() / state_bytes(problem_));

@@ -74,9 +74,8 @@ void RecurrentCase::draw() {
   const auto element = [&](double low, double high) {
     return bits_of(problem_.dtype, static_cast<float>(uniform(low, high)));
   };
-  const RecurrentUpdate& update = update_of(problem_.kind);
   const int batch = options_.batch, tokens = problem_.tokens;
-  const bool channels = update.decay == Decay::channel, given = problem_.gates == Gates::given;
+  const bool given = problem_.gates == Gates::given;
 
   // Every request has slots of its own, in any order, and some slots belong to nobody.
   slots_stride_ = problem_.snapshots ? tokens : 1;
@@ -111,7 +110,7 @@ void RecurrentCase::draw() {
   const int pad = options_.padded ? 16 : 0;
   q_stride_ = problem_.qk_heads * problem_.key_dim + pad;
   v_stride_ = problem_.v_heads * problem_.value_dim + pad;
-  a_stride_ = problem_.v_heads * (channels ? problem_.key_dim : 1) + pad;
+  a_stride_ = gates_of_token(problem_) + pad;
   b_stride_ = problem_.v_heads + pad;
   state_stride_ = elements_of_slot() + (options_.padded ? 64 : 0);
   scale_ = 1 / std::sqrt(static_cast<float>(problem_.key_dim));
@@ -129,8 +128,7 @@ void RecurrentCase::draw() {
   } else if (problem_.gates != Gates::constant) {
     fill(a_, tokens_ * a_stride_, [&] { return element(-4, 4); });
     fill(b_, tokens_ * b_stride_, [&] { return element(-4, 4); });
-    fill(dt_bias_, problem_.v_heads * (channels ? problem_.key_dim : 1),
-         [&] { return static_cast<float>(uniform(-4, 1)); });
+    fill(dt_bias_, gates_of_token(problem_), [&] { return static_cast<float>(uniform(-4, 1)); });
   }
   const bool constant = problem_.gates == Gates::constant;
   fill(a_log_, problem_.v_heads,

@@ -1,5 +1,6 @@
 /* abi_header_test.c -- leanattn.h as C11 sees it: it compiles, and its structs have the sizes that C++ sees. */
 #include <leanattn/leanattn.h>
+#include <leanattn/recurrent.h>
 
 #if !defined(__STDC_VERSION__) || __STDC_VERSION__ < 201112L
 #error "compile as C11 or newer"
@@ -7,10 +8,11 @@
 
 size_t abi_c_size_of(int which) {
   const size_t sizes[] = {
-      sizeof(leanattn_engine_options), sizeof(leanattn_problem),       sizeof(leanattn_shape),
-      sizeof(leanattn_choice),         sizeof(leanattn_plan_info),     sizeof(leanattn_decode_args),
-      sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options),  sizeof(leanattn_tune_options),
-      sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options), sizeof(leanattn_nccl_options)};
+      sizeof(leanattn_engine_options),  sizeof(leanattn_problem),       sizeof(leanattn_shape),
+      sizeof(leanattn_choice),          sizeof(leanattn_plan_info),     sizeof(leanattn_decode_args),
+      sizeof(leanattn_merge_args),      sizeof(leanattn_plan_options),  sizeof(leanattn_tune_options),
+      sizeof(leanattn_tuned_shape),     sizeof(leanattn_group_options), sizeof(leanattn_nccl_options),
+      sizeof(leanattn_recurrent_layer), sizeof(leanattn_recurrent_args)};
   return which >= 0 && (size_t)which < sizeof sizes / sizeof sizes[0] ? sizes[which] : 0;
 }
 
@@ -28,6 +30,8 @@ int abi_c_wrong_initialisers(void) {
   leanattn_tuned_shape tuned;
   leanattn_group_options group;
   leanattn_nccl_options nccl;
+  leanattn_recurrent_layer layer;
+  leanattn_recurrent_args recurrent;
   int wrong = 0;
   memset(&options, 0xff, sizeof options);
   memset(&args, 0xff, sizeof args);
@@ -43,6 +47,8 @@ int abi_c_wrong_initialisers(void) {
   leanattn_tuned_shape_init(&tuned);
   leanattn_group_options_init(&group);
   leanattn_nccl_options_init(&nccl);
+  leanattn_recurrent_layer_init(&layer);
+  leanattn_recurrent_args_init(&recurrent);
   wrong += options.struct_size != sizeof options || options.device != 0 || options.cache_dir != NULL;
   wrong += problem.struct_size != sizeof problem || problem.q_heads != 0 || problem.pdl != 0;
   wrong += shape.struct_size != sizeof shape || shape.total_context != 0 || shape.query_tokens != 0;
@@ -56,5 +62,7 @@ int abi_c_wrong_initialisers(void) {
   wrong += tuned.struct_size != sizeof tuned || tuned.status != LEANATTN_OK || tuned.median_us != 0;
   wrong += group.struct_size != sizeof group || group.size != 0 || group.memory_bytes != 0 || group.peers != 0;
   wrong += nccl.struct_size != sizeof nccl || nccl.unique_id != NULL || nccl.comm != NULL;
+  wrong += layer.struct_size != sizeof layer || layer.tokens != 0 || layer.flags != 0;
+  wrong += recurrent.struct_size != sizeof recurrent || recurrent.q != NULL || recurrent.lower_bound != 0;
   return wrong;
 }

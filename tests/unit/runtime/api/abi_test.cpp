@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "leanattn/leanattn.h"
+#include "leanattn/recurrent.h"
 #include "runtime/api/c_structs.hpp"
 
 extern "C" std::size_t abi_c_size_of(int which);
@@ -62,6 +63,55 @@ TEST(Abi, Problem) {
   EXPECT_FIELD(leanattn_problem, second_cache, 140, 4);
   EXPECT_FIELD(leanattn_problem, spans, 144, 4);
   EXPECT_FIELD(leanattn_problem, packed_kv, 148, 4);
+}
+
+TEST(Abi, RecurrentLayer) {
+  EXPECT_EQ(sizeof(leanattn_recurrent_layer), 48u);
+  EXPECT_FIELD(leanattn_recurrent_layer, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_recurrent_layer, recurrence, 8, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, gates, 12, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, qk_heads, 16, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, v_heads, 20, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, key_dim, 24, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, value_dim, 28, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, dtype, 32, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, state, 36, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, tokens, 40, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, flags, 44, 4);
+}
+
+TEST(Abi, RecurrentArgs) {
+  EXPECT_EQ(sizeof(leanattn_recurrent_args), 208u);
+  EXPECT_FIELD(leanattn_recurrent_args, struct_size, 0, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, q, 8, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, k, 16, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, v, 24, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, a, 32, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, b, 40, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, a_log, 48, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, dt_bias, 56, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, skip, 64, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, state, 72, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, o, 80, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, slots, 88, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, out_slots, 96, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, accepted, 104, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, token_offsets, 112, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, q_stride, 120, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, k_stride, 128, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, v_stride, 136, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, a_stride, 144, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, b_stride, 152, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, o_stride, 160, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, state_stride, 168, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, batch, 176, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, slot_count, 180, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, first_slot, 184, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, slots_stride, 188, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, out_slots_stride, 192, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, scale, 196, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, norm_eps, 200, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, lower_bound, 204, 4);
 }
 
 TEST(Abi, PlanOptions) {
@@ -352,11 +402,12 @@ TEST(Abi, StatusesAreTheErrorCodes) {
 
 TEST(Abi, CAndCxxSeeTheSameStructs) {
   const std::size_t sizes[] = {
-      sizeof(leanattn_engine_options), sizeof(leanattn_problem),       sizeof(leanattn_shape),
-      sizeof(leanattn_choice),         sizeof(leanattn_plan_info),     sizeof(leanattn_decode_args),
-      sizeof(leanattn_merge_args),     sizeof(leanattn_plan_options),  sizeof(leanattn_tune_options),
-      sizeof(leanattn_tuned_shape),    sizeof(leanattn_group_options), sizeof(leanattn_nccl_options)};
-  for (int i = 0; i < 12; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
+      sizeof(leanattn_engine_options),  sizeof(leanattn_problem),       sizeof(leanattn_shape),
+      sizeof(leanattn_choice),          sizeof(leanattn_plan_info),     sizeof(leanattn_decode_args),
+      sizeof(leanattn_merge_args),      sizeof(leanattn_plan_options),  sizeof(leanattn_tune_options),
+      sizeof(leanattn_tuned_shape),     sizeof(leanattn_group_options), sizeof(leanattn_nccl_options),
+      sizeof(leanattn_recurrent_layer), sizeof(leanattn_recurrent_args)};
+  for (int i = 0; i < 14; ++i) EXPECT_EQ(abi_c_size_of(i), sizes[i]) << i;
   EXPECT_EQ(abi_c_wrong_initialisers(), 0);
 }
 

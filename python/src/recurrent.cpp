@@ -1,0 +1,263 @@
+#include "recurrent.hpp"
+
+#include <fmt/format.h>
+
+#include <deque>
+
+#include "engine_object.hpp"
+#include "errors.hpp"
+#include "leanattn/recurrent.hpp"
+#include "names.hpp"
+#include "streams.hpp"
+#include "tensor.hpp"
+
+namespace leanattn::python {
+namespace nb = nanobind;
+namespace {
+
+constexpr Name kRecurrences[] = {{"gated_delta", LEANATTN_GATED_DELTA},
+                                 {"kda", LEANATTN_KDA},
+                                 {"mamba2", LEANATTN_MAMBA2},
+                                 {"lightning", LEANATTN_LIGHTNING},
+                                 {"gla", LEANATTN_GLA}};
+constexpr Name kGateForms[] = {{"given", LEANATTN_GATES_GIVEN},
+                               {"softplus", LEANATTN_GATES_SOFTPLUS},
+                               {"bounded", LEANATTN_GATES_BOUNDED},
+                               {"constant", LEANATTN_GATES_CONSTANT}};
+
+/// The tensors of one call, which live until its launch is enqueued.
+class Tensors {
+ public:
+  Tensors(CUstream_st* stream) : stream_(stream) {}
+
+  /// A tensor that must be on the device of the first one. Null for None.
+  const TensorView* read(nb::handle object, const char* name) {
+    if (object.is_none()) return nullptr;
+    const TensorView& added = tensors_.emplace_back(object, name, stream_);
+    added.require_device(tensors_.front().device());
+    return &added;
+  }
+  /// One of three dimensions, of which each token has [heads, columns] without gaps.
+  const TensorView& read_rows(nb::handle object, const char* name, bool written = false) {
+    const TensorView& rows = *read(object, name);
+    rows.require_rank(3, "[tokens, heads, columns]");
+    rows.require_rows(written);
+    if (rows.extent(1) > 1 && rows.stride(1) != rows.extent(2))
+      bad_value(name, "has gaps between heads of a token; only tokens may be apart");
+    return rows;
+  }
+  /// One of int32 with this many entries, without gaps.
+  const std::int32_t* read_numbers(nb::handle object, const char* name, std::int64_t count) {
+    const TensorView* const numbers = read(object, name);
+    if (numbers == nullptr) return nullptr;
+    numbers->require_type(ElementType::int32);
+    numbers->require_rank(1, "[requests]");
+    numbers->require_extent(0, count, "of the requests");
+    numbers->require_contiguous();
+    return numbers->data<std::int32_t>();
+  }
+  /// One of fp32 with this many elements, without gaps.
+  const float* read_vector(nb::handle object, const char* name, std::int64_t count) {
+    const TensorView* const vector = read(object, name);
+    if (vector == nullptr) return nullptr;
+    vector->require_type(ElementType::fp32);
+    vector->require_contiguous();
+    if (vector->elements() != count) bad_value(name, fmt::format("has {} elements, not {}", vector->elements(), count));
+    return vector->data<float>();
+  }
+
+ private:
+  CUstream_st* stream_;
+  std::deque<TensorView> tensors_;
+};
+
+/// Gates of a token, [tokens, heads] or [tokens, heads, key_dim], with tokens as far apart as the result says.
+std::int64_t gate_stride(const TensorView& gates, std::int64_t tokens, std::int64_t of_token) {
+  if (gates.rank() < 2) gates.require_rank(2, "[tokens, heads] or [tokens, heads, key_dim]");
+  gates.require_extent(0, tokens, "of q");
+  gates.require_rows();
+  std::int64_t dense = 1;
+  for (int i = gates.rank() - 1; i > 0; --i) {
+    if (gates.extent(i) > 1 && gates.stride(i) != dense) bad_value(gates.name(), "has gaps inside a token");
+    dense *= gates.extent(i);
+  }
+  if (dense != of_token) bad_value(gates.name(), fmt::format("has {} gates a token, not {}", dense, of_token));
+  return gates.launch_stride(0);
+}
+
+/// Slots, [requests] or [requests, tokens], and their stride.
+const std::int32_t* read_slots(const TensorView& slots, std::int64_t requests, int entries, std::int32_t& stride) {
+  slots.require_type(ElementType::int32);
+  if (slots.rank() != 1) slots.require_rank(2, "[requests], or [requests, tokens] with snapshots");
+  slots.require_extent(0, requests, "of slots");
+  if (const std::int64_t columns = slots.rank() == 2 ? slots.extent(1) : 1; columns < entries)
+    bad_value(slots.name(), fmt::format("has {} slots a request, and a step stores {} states", columns, entries));
+  slots.require_rows();
+  stride = slots.rank() == 2 ? static_cast<std::int32_t>(slots.launch_stride(0)) : 1;
+  return slots.data<std::int32_t>();
+}
+
+nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state, nb::handle slots, nb::handle kind,
+                     nb::handle gates, nb::handle a, nb::handle b, nb::handle a_log, nb::handle dt_bias,
+                     nb::handle skip, nb::handle out, nb::handle out_slots, nb::handle accepted,
+                     nb::handle token_offsets, nb::handle max_tokens, nb::handle normalise, nb::handle snapshots,
+                     nb::handle first_slot, nb::handle scale, nb::handle norm_eps, nb::handle lower_bound,
+                     nb::handle stream, nb::handle engine) {
+  const Stream on = find_stream(stream, q);
+  Tensors tensors(on.handle);
+  RecurrentLayer layer;
+  layer.recurrence = static_cast<Recurrence>(number_of(kRecurrences, kind, "kind"));
+  if (given(gates)) layer.gates = static_cast<GateForm>(number_of(kGateForms, gates, "gates"));
+  const bool delta = layer.recurrence == Recurrence::gated_delta || layer.recurrence == Recurrence::kda;
+  layer.normalise = given(normalise) ? bool_of(normalise, "normalise") : delta;
+  layer.snapshots = bool_of(snapshots, "snapshots");
+  layer.ragged = given(token_offsets);
+  RecurrentArgs args = recurrent_args();
+
+  const TensorView& queries = tensors.read_rows(q, "q");
+  if (queries.type() != ElementType::fp16) queries.require_type(ElementType::bf16);
+  const TensorView& keys = tensors.read_rows(k, "k");
+  const TensorView& values = tensors.read_rows(v, "v");
+  const std::int64_t tokens = queries.extent(0);
+  for (const TensorView* rows : {&keys, &values}) {
+    rows->require_type(queries.type());
+    rows->require_extent(0, tokens, "of q");
+  }
+  for (const int dimension : {1, 2}) keys.require_extent(dimension, queries.extent(dimension), "of q");
+  layer.dtype = queries.type() == ElementType::fp16 ? DataType::fp16 : DataType::bf16;
+  layer.qk_heads = queries.extent32(1), layer.key_dim = queries.extent32(2);
+  layer.v_heads = values.extent32(1), layer.value_dim = values.extent32(2);
+  args.q = queries.data(), args.k = keys.data(), args.v = values.data();
+  args.q_stride = queries.launch_stride(0), args.k_stride = keys.launch_stride(0);
+  args.v_stride = values.launch_stride(0);
+
+  if (!given(slots)) bad_type("slots", "is None");
+  const TensorView& of_requests = *tensors.read(slots, "slots");
+  if (of_requests.rank() < 1) of_requests.require_rank(1, "[requests]");
+  args.batch = of_requests.extent32(0, 0);
+  if (layer.ragged) {
+    if (!given(max_tokens)) bad_value("max_tokens", "is None, and token_offsets lie on the GPU");
+    layer.tokens = int_of(max_tokens, "max_tokens");
+    args.token_offsets = tensors.read_numbers(token_offsets, "token_offsets", args.batch + 1);
+  } else if (args.batch > 0) {
+    layer.tokens = static_cast<int>(tokens / args.batch);
+    if (tokens % args.batch != 0 || layer.tokens < 1)
+      bad_value("q", fmt::format("has {} tokens for {} requests", tokens, args.batch));
+    if (given(max_tokens) && int_of(max_tokens, "max_tokens") != layer.tokens)
+      bad_value("max_tokens", fmt::format("is not {}, which each request has without token_offsets", layer.tokens));
+  }
+  const int entries = layer.snapshots ? layer.tokens : 1;
+  args.slots = read_slots(of_requests, args.batch, entries, args.slots_stride);
+  if (const TensorView* const to = tensors.read(out_slots, "out_slots"); to != nullptr)
+    args.out_slots = read_slots(*to, args.batch, entries, args.out_slots_stride);
+  args.accepted = tensors.read_numbers(accepted, "accepted", args.batch);
+
+  const TensorView& pool = *tensors.read(state, "state");
+  pool.require_rank(4, "[slots, v_heads, value_dim, key_dim]");
+  if (pool.type() != ElementType::bf16) pool.require_type(ElementType::fp32);
+  layer.state = pool.type() == ElementType::bf16 ? StateFormat::bf16 : StateFormat::fp32;
+  pool.require_rows(/*written=*/true);
+  const std::int64_t shape[] = {0, layer.v_heads, layer.value_dim, layer.key_dim};
+  for (std::int64_t i = 3, dense = 1; i > 0; --i) {
+    const int dimension = static_cast<int>(i);
+    pool.require_extent(dimension, shape[i], "of v and q");
+    if (pool.extent(dimension) > 1 && pool.stride(dimension) != dense)
+      bad_value("state", "has gaps inside a slot; only slots may be apart");
+    dense *= shape[i];
+  }
+  args.state = pool.data();
+  args.slot_count = pool.extent32(0);
+  args.state_stride = pool.launch_stride(0);
+  args.first_slot = int_of(first_slot, "first_slot");
+
+  const bool channels = layer.recurrence == Recurrence::kda || layer.recurrence == Recurrence::gla;
+  const std::int64_t of_token = std::int64_t{layer.v_heads} * (channels ? layer.key_dim : 1);
+  const bool fp32_gates =
+      layer.gates == GateForm::given || (layer.recurrence == Recurrence::gla && layer.gates == GateForm::usual);
+  const ElementType gate_type = fp32_gates ? ElementType::fp32 : queries.type();
+  if (const TensorView* const decays = tensors.read(a, "a"); decays != nullptr) {
+    decays->require_type(gate_type);
+    args.a = decays->data(), args.a_stride = gate_stride(*decays, tokens, of_token);
+  }
+  if (const TensorView* const weights = tensors.read(b, "b"); weights != nullptr) {
+    weights->require_type(gate_type);
+    args.b = weights->data(), args.b_stride = gate_stride(*weights, tokens, layer.v_heads);
+  }
+  args.a_log = tensors.read_vector(a_log, "a_log", layer.v_heads);
+  args.dt_bias = tensors.read_vector(dt_bias, "dt_bias", of_token);
+  args.skip = tensors.read_vector(skip, "skip", layer.v_heads);
+  if (given(scale)) args.scale = static_cast<float>(float_of(scale, "scale"));
+  if (given(norm_eps)) args.norm_eps = static_cast<float>(float_of(norm_eps, "norm_eps"));
+  if (given(lower_bound)) args.lower_bound = static_cast<float>(float_of(lower_bound, "lower_bound"));
+
+  const nb::object result =
+      given(out) ? nb::borrow(out) : empty(q, nb::make_tuple(tokens, layer.v_heads, layer.value_dim), false);
+  const TensorView& outputs = tensors.read_rows(result, "out", /*written=*/true);
+  outputs.require_type(queries.type());
+  for (int i = 0; i < 3; ++i) outputs.require_extent(i, values.extent(i), "of v");
+  args.o = outputs.data(), args.o_stride = outputs.launch_stride(0);
+
+  EngineObject& object = find_engine(engine, queries.device());
+  const auto launched = [&]() -> Result<void> {
+    const nb::gil_scoped_release without_gil;
+    if (args.batch == 0) return {};
+    const auto plan = RecurrentPlan::make(object.engine, layer, args.batch, on.handle);
+    if (!plan) return tl::unexpected<Error>(plan.error());
+    if (auto ok = plan->launch(args, on.handle); !ok) return ok;
+    return on.synchronise ? object.workspaces.wait(on.handle) : Result<void>{};
+  }();
+  unwrap(launched);
+  return result;
+}
+
+}  // namespace
+
+void bind_recurrent(nb::module_& module) {
+  module.def(
+      "recurrent", &recurrent, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("state").none(),
+      nb::arg("slots").none(), nb::kw_only(), nb::arg("kind").none() = "gated_delta", nb::arg("gates") = nb::none(),
+      nb::arg("a") = nb::none(), nb::arg("b") = nb::none(), nb::arg("a_log") = nb::none(),
+      nb::arg("dt_bias") = nb::none(), nb::arg("skip") = nb::none(), nb::arg("out") = nb::none(),
+      nb::arg("out_slots") = nb::none(), nb::arg("accepted") = nb::none(), nb::arg("token_offsets") = nb::none(),
+      nb::arg("max_tokens") = nb::none(), nb::arg("normalise") = nb::none(), nb::arg("snapshots").none() = false,
+      nb::arg("first_slot").none() = 0, nb::arg("scale") = nb::none(), nb::arg("norm_eps") = nb::none(),
+      nb::arg("lower_bound") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
+              "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
+              "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
+              "out: typing.Any = None, out_slots: typing.Any = None, accepted: typing.Any = None, "
+              "token_offsets: typing.Any = None, max_tokens: int | None = None, normalise: bool | None = None, "
+              "snapshots: bool = False, first_slot: int = 0, scale: float | None = None, "
+              "norm_eps: float | None = None, lower_bound: float | None = None, stream: typing.Any = None, "
+              "engine: Engine | None = None) -> typing.Any"),
+      R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
+
+q, k       [tokens, qk_heads, key_dim], bf16 or fp16. The tokens of a request follow each other. Tokens may lie any
+           multiple of 16 bytes apart, so that q, k and v may be parts of one tensor. mamba2: C and B
+v          [tokens, v_heads, value_dim]; mamba2: x
+state      [slots, v_heads, value_dim, key_dim], fp32 or bf16, changed in place. Slots may be any multiple of 16 bytes
+           apart
+slots      [requests], int32: the slot of each request. A slot below first_slot or beyond the pool is a null slot, which
+           is neither read nor written, and whose output is zero. With snapshots [requests, tokens]: where the state after
+           each token goes
+kind       gated_delta, kda, mamba2, lightning or gla
+gates      given, softplus, bounded or constant; default: softplus, for lightning constant, for gla given
+a, b       [tokens, v_heads], for kda and gla a is [tokens, v_heads, key_dim]: what decays and weights are made of, in
+           the type of q; given gates: logarithms of factors, and weights, in fp32
+a_log      [v_heads], fp32; dt_bias: one token's a, fp32; skip: D of mamba2, [v_heads], fp32
+out        a tensor for the result
+out_slots  as slots: where states go instead of back
+accepted   with snapshots: [requests], int32, tokens of the step before that were accepted: the state of a request is
+           read from entry accepted - 1 of its slots; default: 1 each
+token_offsets  [requests + 1], int32: where each request's tokens begin, each having up to max_tokens; default: all
+           requests have equally many
+normalise  whether q and k are L2-normalised, with norm_eps (1e-6); default: for gated_delta and kda
+first_slot 1 where slot 0 is a null slot
+scale      of q; default: key_dim ** -0.5, for mamba2 and lightning 1
+lower_bound  of bounded gates; default: -5
+stream     as of decode()
+Returns [tokens, v_heads, value_dim] in the type of q.
+Raises what decode() raises. The first call of a layer compiles its kernel, so make one before a graph is captured.)");
+}
+
+}  // namespace leanattn::python

@@ -1,0 +1,183 @@
+#include "runtime/engine/recurrent_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "runtime/cuda/current_context.hpp"
+#include "runtime/cuda/device.hpp"
+#include "runtime/engine/argument_checks.hpp"
+#include "runtime/recurrent/recurrent_choice.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+namespace {
+
+constexpr int kMostRequests = 65535;  // of a grid's third dimension
+constexpr float kUsualEps = 1e-6F, kUsualBound = -5;
+
+/// Whether a layer reads or writes what a pointer points to.
+enum class Use { none, optional, needed };
+
+struct RecurrentPointer {
+  const char* name;
+  const void* data;
+  Use use;
+  unsigned alignment;  ///< in bytes
+};
+
+Result<void> check_recurrent_pointer(const RecurrentPointer& pointer) {
+  if (pointer.data == nullptr && pointer.use != Use::needed) return {};
+  if (pointer.use == Use::none)
+    return detail::invalid(fmt::format("{} is given, and the layer has no use for it", pointer.name), "Leave it null.");
+  return detail::check_pointer(pointer.name, pointer.data, pointer.alignment);
+}
+
+/// An array of rows, a row for each token, request or slot.
+struct RecurrentRows {
+  RecurrentPointer pointer;
+  const char* row_name;
+  std::int64_t columns;
+  int element_bytes;
+  const char* stride_name;
+  std::int64_t stride;
+  bool written = false;
+};
+
+Result<void> check_recurrent_rows(const RecurrentRows& rows, std::int64_t count) {
+  if (auto ok = check_recurrent_pointer(rows.pointer); !ok || rows.pointer.data == nullptr) return ok;
+  return detail::check_strides({.name = rows.row_name,
+                                .columns = rows.columns,
+                                .element_bytes = rows.element_bytes,
+                                .written = rows.written,
+                                .alignment = rows.pointer.alignment},
+                               {{rows.stride_name, rows.stride, count}});
+}
+
+Use needed_if(bool used) { return used ? Use::needed : Use::none; }
+Use optional_if(bool used) { return used ? Use::optional : Use::none; }
+
+/// The arguments with all defaults filled in.
+LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_recurrent_args& args) {
+  using detail::or_dense;
+  const RecurrentUpdate& update = update_of(problem.kind);
+  const std::int64_t keys = std::int64_t{problem.qk_heads} * problem.key_dim,
+                     values = std::int64_t{problem.v_heads} * problem.value_dim;
+  const int entries = problem.snapshots ? problem.tokens : 1;
+  const float usual_scale = update.scales ? 1 / std::sqrt(static_cast<float>(problem.key_dim)) : 1;
+  LeanRecurrentArgs bound{};
+  bound.slots = args.slots, bound.out_slots = args.out_slots, bound.accepted = args.accepted;
+  bound.token_offsets = args.token_offsets;
+  bound.q = args.q, bound.k = args.k, bound.v = args.v, bound.a = args.a, bound.b = args.b;
+  bound.a_log = args.a_log, bound.dt_bias = args.dt_bias, bound.skip = args.skip;
+  bound.state = static_cast<char*>(args.state), bound.o = args.o;
+  bound.q_stride = or_dense(args.q_stride, keys), bound.k_stride = or_dense(args.k_stride, keys);
+  bound.v_stride = or_dense(args.v_stride, values), bound.o_stride = or_dense(args.o_stride, values);
+  bound.a_stride = or_dense(args.a_stride, gates_of_token(problem));
+  bound.b_stride = or_dense(args.b_stride, problem.v_heads);
+  bound.state_stride = or_dense(args.state_stride, values * problem.key_dim);
+  bound.slots_stride = args.slots_stride != 0 ? args.slots_stride : entries;
+  bound.out_slots_stride = args.out_slots_stride != 0 ? args.out_slots_stride : entries;
+  bound.slot_count = args.slot_count, bound.first_slot = args.first_slot;
+  bound.scale = args.scale != 0 ? args.scale : usual_scale;
+  bound.norm_eps = args.norm_eps != 0 ? args.norm_eps : kUsualEps;
+  bound.lower_bound = args.lower_bound != 0 ? args.lower_bound : kUsualBound;
+  return bound;
+}
+
+}  // namespace
+
+Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const leanattn_recurrent_args& args) {
+  if (args.batch < 0 || args.batch > kMostRequests)
+    return detail::invalid(fmt::format("batch is {}", args.batch), fmt::format("Give 0 to {}.", kMostRequests));
+  const LeanRecurrentArgs bound = with_defaults(problem, args);
+  if (args.batch == 0) return bound;  // frameworks have no memory for what is empty
+  if (args.slot_count < 1)
+    return detail::invalid(fmt::format("slot_count is {}", args.slot_count), "Give the number of slots of the pool.");
+  if (args.first_slot < 0)
+    return detail::invalid(fmt::format("first_slot is {}", args.first_slot),
+                           "Give 0, or 1 where slot 0 is a null slot.");
+
+  constexpr auto kVector = detail::kVectorBytes;
+  const RecurrentUpdate& update = update_of(problem.kind);
+  const bool given = problem.gates == Gates::given, constant = problem.gates == Gates::constant;
+  const std::int64_t keys = std::int64_t{problem.qk_heads} * problem.key_dim,
+                     values = std::int64_t{problem.v_heads} * problem.value_dim;
+  const int entries = problem.snapshots ? problem.tokens : 1;
+  const unsigned gate_bytes = given ? 4 : 2;
+  const int gate_size = static_cast<int>(gate_bytes);
+  const Use a = needed_if(!constant), b = needed_if(has_weights(problem));
+  const RecurrentRows of_tokens[] = {
+      {{"q", args.q, Use::needed, kVector}, "qk_heads * key_dim", keys, 2, "q_stride", bound.q_stride},
+      {{"k", args.k, Use::needed, kVector}, "qk_heads * key_dim", keys, 2, "k_stride", bound.k_stride},
+      {{"v", args.v, Use::needed, 2}, "v_heads * value_dim", values, 2, "v_stride", bound.v_stride},
+      {{"o", args.o, Use::needed, 2}, "v_heads * value_dim", values, 2, "o_stride", bound.o_stride, true},
+      {{"a", args.a, a, gate_bytes}, "a token's gates", gates_of_token(problem), gate_size, "a_stride", bound.a_stride},
+      {{"b", args.b, b, gate_bytes}, "v_heads", problem.v_heads, gate_size, "b_stride", bound.b_stride}};
+  for (const RecurrentRows& rows : of_tokens) {
+    if (auto ok = check_recurrent_rows(rows, std::int64_t{args.batch} * problem.tokens); !ok)
+      return tl::unexpected(ok.error());
+  }
+  const RecurrentRows of_requests[] = {
+      {{"slots", args.slots, Use::needed, 4}, "a request's slots", entries, 4, "slots_stride", bound.slots_stride},
+      {{"out_slots", args.out_slots, Use::optional, 4},
+       "a request's slots",
+       entries,
+       4,
+       "out_slots_stride",
+       bound.out_slots_stride}};
+  for (const RecurrentRows& rows : of_requests) {
+    if (auto ok = check_recurrent_rows(rows, args.batch); !ok) return tl::unexpected(ok.error());
+  }
+  const RecurrentRows state{{"state", args.state, Use::needed, kVector},
+                            "v_heads * value_dim * key_dim",
+                            values * problem.key_dim,
+                            bytes_of(problem.state),
+                            "state_stride",
+                            bound.state_stride,
+                            true};
+  if (auto ok = check_recurrent_rows(state, args.slot_count); !ok) return tl::unexpected(ok.error());
+  for (const RecurrentPointer& pointer :
+       {RecurrentPointer{"a_log", args.a_log, needed_if(!given), 4},
+        RecurrentPointer{"dt_bias", args.dt_bias, optional_if(!given && !constant), 4},
+        RecurrentPointer{"skip", args.skip, needed_if(update.skip), 4},
+        RecurrentPointer{"accepted", args.accepted, optional_if(problem.snapshots), 4},
+        RecurrentPointer{"token_offsets", args.token_offsets, needed_if(problem.ragged), 4}}) {
+    if (auto ok = check_recurrent_pointer(pointer); !ok) return tl::unexpected(ok.error());
+  }
+  return bound;
+}
+
+Result<void> RecurrentPlanCore::launch(const leanattn_recurrent_args& args, CUstream_st* stream) const {
+  const auto bound = bind_recurrent(kernel_.spec().problem, args);
+  if (!bound) [[unlikely]]
+    return tl::unexpected(bound.error());
+  const CurrentContext scope(context_);
+  if (!scope.entered()) [[unlikely]]
+    return scope.entered();
+  return kernel_.launch(*bound, args.batch, stream);
+}
+
+Result<const RecurrentPlanCore*> RecurrentPlans::get(const DeviceFacts& device, const RecurrentProblem& problem,
+                                                     int batch, bool capturing) {
+  if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
+  if (batch < 1)
+    return detail::invalid(fmt::format("batch is {}", batch), "Give about how many requests steps will have.");
+  const RecurrentSpec spec = default_spec(device, problem, batch);
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<RecurrentPlanCore>& plan = plans_[kernel_name(spec)];
+  if (plan != nullptr) return plan.get();
+  if (capturing)
+    return fail(ErrorCode::not_prepared,
+                fmt::format("{} is not loaded yet, and the stream is being captured", kernel_name(spec)),
+                "Make the plan before the stream capture begins.");
+  const CurrentContext scope(context_);
+  if (!scope.entered()) return tl::unexpected(scope.entered().error());
+  auto kernel = RecurrentKernel::prepare(spec, cubins_);
+  if (!kernel) return tl::unexpected(kernel.error());
+  plan = std::make_unique<RecurrentPlanCore>(*std::move(kernel), context_);
+  return plan.get();
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,141 @@
+// recurrent_test.cpp -- layers with a recurrent state through the public C++ interface, on a fictional GPU: what
+// arrives at the kernel, and what is refused by name.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+
+#include "fake_gpu_fixture.hpp"
+#include "leanattn/recurrent.hpp"
+
+namespace leanattn {
+namespace {
+
+class FakeGpuRecurrent : public FakeGpuEngine {
+ protected:
+  void SetUp() override {
+    FakeGpuEngine::SetUp();
+    fake_gpu().run = [this](const std::string& kernel, void** params) {
+      if (kernel.starts_with("recurrent_")) launched = *static_cast<const LeanRecurrentArgs*>(params[0]);
+    };
+  }
+
+  template <class T = void>
+  static T* at(std::uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+  }
+  /// A step of the gated delta rule.
+  static RecurrentArgs step() {
+    RecurrentArgs args = recurrent_args();
+    args.q = at(0x1000), args.k = at(0x2000), args.v = at(0x3000), args.a = at(0x4000), args.b = at(0x5000);
+    args.a_log = at<float>(0x6000), args.dt_bias = at<float>(0x7000);
+    args.state = at(0x8000), args.o = at(0x9000), args.slots = at<std::int32_t>(0xa000);
+    args.batch = 3, args.slot_count = 10;
+    return args;
+  }
+
+  RecurrentLayer layer;
+  std::optional<LeanRecurrentArgs> launched;
+};
+
+TEST_F(FakeGpuRecurrent, AStepArrivesWithDenseStridesAndUsualNumbers) {
+  Engine engine = open();
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  EXPECT_TRUE(std::string(plan->kernel_name()).starts_with("recurrent_sm90a_gated_delta_softplus_bf16_fp32_norm_"));
+  ASSERT_TRUE(plan->launch(step(), nullptr));
+  ASSERT_TRUE(launched);
+  EXPECT_EQ(launched->q, at(0x1000));
+  EXPECT_EQ(launched->slots, at<int>(0xa000));
+  EXPECT_EQ(launched->q_stride, 16 * 128);
+  EXPECT_EQ(launched->o_stride, 32 * 128);
+  EXPECT_EQ(launched->a_stride, 32);
+  EXPECT_EQ(launched->state_stride, 32 * 128 * 128);
+  EXPECT_EQ(launched->slots_stride, 1);
+  EXPECT_EQ(launched->slot_count, 10);
+  EXPECT_FLOAT_EQ(launched->scale, 0.08838835F);
+  EXPECT_FLOAT_EQ(launched->norm_eps, 1e-6F);
+  EXPECT_FLOAT_EQ(launched->lower_bound, -5);
+
+  RecurrentArgs packed = step();
+  packed.q_stride = packed.k_stride = packed.v_stride = 8192;
+  packed.scale = 1, packed.first_slot = 1;
+  ASSERT_TRUE(plan->launch(packed, nullptr));
+  EXPECT_EQ(launched->v_stride, 8192);
+  EXPECT_EQ(launched->scale, 1);
+  EXPECT_EQ(launched->first_slot, 1);
+}
+
+TEST_F(FakeGpuRecurrent, KindsHaveScalesAndGatesOfTheirOwn) {
+  Engine engine = open();
+  layer.recurrence = Recurrence::mamba2, layer.normalise = false;
+  RecurrentArgs args = step();
+  args.b = nullptr, args.skip = at<float>(0xb000);
+  ASSERT_TRUE(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(args, nullptr));
+  EXPECT_EQ(launched->scale, 1);
+  layer.recurrence = Recurrence::kda, layer.tokens = 4, layer.snapshots = true;
+  ASSERT_TRUE(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(step(), nullptr));
+  EXPECT_EQ(launched->a_stride, 32 * 128);
+  EXPECT_EQ(launched->slots_stride, 4);
+}
+
+TEST_F(FakeGpuRecurrent, AnEmptyBatchEnqueuesNothing) {
+  Engine engine = open();
+  const auto plan = RecurrentPlan::make(engine, layer, 1, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message;
+  ASSERT_TRUE(plan->launch(recurrent_args(), nullptr));
+  EXPECT_FALSE(launched);
+}
+
+TEST_F(FakeGpuRecurrent, RefusesArgumentsByTheirNames) {
+  Engine engine = open();
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto refuses = [&](const std::string& what, const std::function<void(RecurrentArgs&)>& change) {
+    RecurrentArgs args = step();
+    change(args);
+    expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, what);
+  };
+  refuses("q is null", [](auto& args) { args.q = nullptr; });
+  refuses("k is 0x2008, which is not a multiple of 16 bytes", [](auto& args) { args.k = at(0x2008); });
+  refuses("a_log is null", [](auto& args) { args.a_log = nullptr; });
+  refuses("skip is given", [](auto& args) { args.skip = at<float>(0xb000); });
+  refuses("accepted is given", [](auto& args) { args.accepted = at<std::int32_t>(0xb000); });
+  refuses("token_offsets is given", [](auto& args) { args.token_offsets = at<std::int32_t>(0xb000); });
+  refuses("v_stride is 100 elements, less than", [](auto& args) { args.v_stride = 100; });
+  refuses("q_stride is 2052 elements, not a multiple of 8", [](auto& args) { args.q_stride = 2052; });
+  refuses("state_stride is 524290 elements, not a multiple of 4", [](auto& args) { args.state_stride = 524290; });
+  refuses("batch is -1", [](auto& args) { args.batch = -1; });
+  refuses("batch is 65536", [](auto& args) { args.batch = 65536; });
+  refuses("slot_count is 0", [](auto& args) { args.slot_count = 0; });
+  EXPECT_FALSE(launched);
+  expect_refused(RecurrentPlan::make(engine, layer, 0, nullptr), ErrorCode::invalid_argument, "batch is 0");
+  layer.tokens = 17;
+  expect_refused(RecurrentPlan::make(engine, layer, 1, nullptr), ErrorCode::unsupported, "17 tokens");
+}
+
+TEST_F(FakeGpuRecurrent, APlanIsMadeOnceAndNotWhileAStreamIsCaptured) {
+  Engine engine = open();
+  const Context context = Context::retain(0).value();
+  const auto stream = Stream::create();
+  ASSERT_TRUE(stream);
+  layer.v_heads = 48;
+  const auto plan_while_capturing = [&] {
+    std::optional<Result<RecurrentPlan>> plan;
+    static_cast<void>(Graph::capture(*stream, [&](CUstream_st* capturing) -> Result<void> {
+      plan = RecurrentPlan::make(engine, layer, 1, capturing);
+      if (*plan) return (*plan)->launch(step(), capturing);
+      return {};
+    }));
+    return *plan;
+  };
+  expect_refused(plan_while_capturing(), ErrorCode::not_prepared, "is being captured");
+  const auto plan = RecurrentPlan::make(engine, layer, 1, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message;
+  const auto again = plan_while_capturing();
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_EQ(plan->kernel_name(), again->kernel_name());
+}
+
+}  // namespace
+}  // namespace leanattn
