@@ -509,8 +509,7 @@ TEST(KernelRevision, ChangesWithConstantsButNotWithThoseOfFeaturesThatTheKernelL
   std::set<std::string> revisions;
   for (const KernelSpec& one : {spec, wider, deeper, windowed}) revisions.insert(kernel_revision(one));
   EXPECT_EQ(revisions.size(), 4u);
-  const KernelLayout layout = layout_of(spec);
-  KernelSource source{.spec = spec, .layout = layout, .variant = KernelVariant::whole, .hashes = &hashes};
+  SourceText source{.hashes = &hashes};
   source.flag("kNewFeature", false, "of a later version");
   source.number("kNewSize", 0, "of a later version");
   EXPECT_EQ(source.text, "");

@@ -103,5 +103,15 @@ TEST(RecurrentSpec, NamesDifferBetweenKernels) {
   EXPECT_TRUE(differs([](auto& s) { s.tunables.row_lanes = 16; }));
 }
 
+TEST(RecurrentSpec, RevisionsFollowFromModulesAndConstants) {
+  RecurrentSpec spec;
+  const std::string revision = kernel_revision(spec);
+  EXPECT_EQ(kernel_revision(spec), revision);
+  spec.tunables.warps = 2;
+  EXPECT_NE(kernel_revision(spec), revision);
+  spec = {}, spec.problem.state = StateType::bf16;
+  EXPECT_NE(kernel_revision(spec), revision);
+}
+
 }  // namespace
 }  // namespace leanattn
