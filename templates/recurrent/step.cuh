@@ -18,7 +18,7 @@ LEAN_DEVICE void unpack_columns(float (&columns)[kColumns], const u32 (&words)[k
   }
 }
 
-LEAN_DEVICE Update update_of(const LeanRecurrentArgs& args, const TokenWords& token, float rate,
+LEAN_DEVICE Update update_of(const LeanRecurrentArgs& args, const Head& head, const Token& token,
                              const float (&k)[kColumns], const float (&q)[kColumns]) {
   Update update;
   float kk = 0.0f, qq = 0.0f, kq = 0.0f;
@@ -28,14 +28,20 @@ LEAN_DEVICE Update update_of(const LeanRecurrentArgs& args, const TokenWords& to
   }
   update.key_norm = 1.0f, update.query_norm = args.scale;
   if constexpr (kNormalises) {
-    update.key_norm = 1.0f / sqrtf(sum_of_row(kk) + args.norm_eps);
-    update.query_norm = args.scale / sqrtf(sum_of_row(qq) + args.norm_eps);
+    update.key_norm = reciprocal_root(sum_of_row(kk) + args.norm_eps);
+    update.query_norm = args.scale * reciprocal_root(sum_of_row(qq) + args.norm_eps);
   }
   update.kq = sum_of_row(kq) * update.key_norm * update.query_norm;
-  LEAN_UNROLL for (int i = 0; i < kDecays; i++) update.decay[i] = expf(decay_log(args, token.gate[i], rate));
-  update.weight = token.weight;
-  if constexpr (kWeight == kWeightBeta && kGates != kGatesGiven) update.weight = sigmoid(token.weight);
-  if constexpr (kWeight == kWeightStep && kGates == kGatesSoftplus) update.weight = softplus(token.gate[0]);
+  const float rate = expf(head.a_log), first_gate = gate_value(token.gate[0]) + head.bias[0];
+  LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
+    float log = kGates == kGatesConstant ? head.a_log : gate_value(token.gate[i]) + head.bias[i];
+    log = decay_log(args, log, rate);
+    update.decay[i] = kDecay == kDecayNone ? 1.0f : expf(log);
+  }
+  update.weight = 1.0f;
+  if constexpr (kBringsWeight) update.weight = gate_value(token.weight);
+  if constexpr (kWeight == kWeightBeta && kGates != kGatesGiven) update.weight = sigmoid(update.weight);
+  if constexpr (kWeight == kWeightStep && kGates == kGatesSoftplus) update.weight = softplus(first_gate);
   return update;
 }
 
@@ -46,7 +52,7 @@ LEAN_DEVICE float read_row(const float (&s)[kColumns], const float (&key)[kColum
   return sum_of_row(sum);
 }
 
-LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const TokenWords& token, const Update& update,
+LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Token& token, const Update& update,
                             const float (&k)[kColumns], const float (&q)[kColumns], float skip) {
   LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
     float(&s)[kColumns] = state.s[row];
@@ -91,19 +97,17 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm)
   if constexpr (kSnapshots) {
     if (args.accepted != nullptr) first_entry = min(max(args.accepted[place.request], 1), kTokens) - 1;
   }
-  const int slot = slots[first_entry];
+  const int slot = load_input<int>(slots + first_entry);
   // Lane t has the slot to which token t's state goes. It is on its way before the state is waited for.
   int out_slot = slot;
   if (lane < (kSnapshots ? tokens : 1)) {
     if (args.out_slots != nullptr)
-      out_slot = args.out_slots[(i64)place.request * args.out_slots_stride + lane];
+      out_slot = load_input<int>(args.out_slots + (i64)place.request * args.out_slots_stride + lane);
     else if (kSnapshots)
-      out_slot = slots[lane];
+      out_slot = load_input<int>(slots + lane);
   }
-  float a_log = 0.0f, skip = 0.0f;
-  if constexpr (kGates == kGatesSoftplus || kGates == kGatesBounded) a_log = args.a_log[place.head];
-  if constexpr (kSkip) skip = args.skip[place.head];
-  TokenWords token = load_token(args, place, first_token);
+  const Head head = load_head(args, place);
+  Token token = load_token(args, place, first_token);
   if (is_null(args, slot)) {
     const float zeros[kLaneRows] = {};
     for (int t = 0; t < tokens; t++) store_output(args, place, first_token + t, zeros);
@@ -111,16 +115,15 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm)
   }
   State state;
   load_state(state, state_at(args, place, slot));
-  const float rate = expf(a_log);
 
   for (int t = 0; t < tokens; t++) {
     float k[kColumns], q[kColumns], o[kLaneRows];
     unpack_columns(k, token.k);
     unpack_columns(q, token.q);
-    const TokenWords taken = token;
+    const Token taken = token;
     if (t + 1 < tokens) token = load_token(args, place, first_token + t + 1);
-    const Update update = update_of(args, taken, rate, k, q);
-    take_token(state, o, taken, update, k, q, skip);
+    const Update update = update_of(args, head, taken, k, q);
+    take_token(state, o, taken, update, k, q, head.skip);
     store_output(args, place, first_token + t, o);
     if (kSnapshots || t + 1 == tokens) {
       const int to = __shfl_sync(kFullMask, out_slot, kSnapshots ? t : 0);

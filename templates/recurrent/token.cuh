@@ -1,14 +1,68 @@
-// recurrent/token.cuh -- what a token brings: q, k, v and its gates.
+// recurrent/token.cuh -- what a head has for all tokens, and what a token brings: q, k, v and its gates. Elements stay
+// as they lie in memory until they are needed, so that no load waits for another one.
 
-// The elements of a token as they lie in memory. Their loads need no state, and travel beside it.
-struct TokenWords {
-  u32 q[kColumns / 2], k[kColumns / 2];
-  unsigned short v[kLaneRows];
-  float gate[kDecays];  // a, plus dt_bias; or the logarithm that is given
-  float weight;         // b, or the weight that is given
+constexpr bool kGatesAreElements = kGates == kGatesSoftplus || kGates == kGatesBounded;  // of q's type
+constexpr bool kBringsGates = kDecay != kDecayNone && kGates != kGatesConstant;
+constexpr bool kBringsWeight = kWeight == kWeightBeta || (kWeight == kWeightStep && kGates == kGatesGiven);
+
+// A load that the compiler leaves where it is: in front of the wait for the slot.
+template <class T>
+LEAN_DEVICE T load_input(const void* p) {
+  T r;
+  if constexpr (sizeof(T) == 16) {
+    asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  } else if constexpr (sizeof(T) == 8) {
+    asm volatile("ld.global.nc.v2.u32 {%0, %1}, [%2];" : "=r"(r.x), "=r"(r.y) : "l"(p));
+  } else if constexpr (sizeof(T) == 4) {
+    asm volatile("ld.global.nc.u32 %0, [%1];" : "=r"(r) : "l"(p));
+  } else {
+    asm volatile("ld.global.nc.u16 %0, [%1];" : "=h"(r) : "l"(p));
+  }
+  return r;
+}
+
+struct Head {
+  float a_log, skip;
+  float bias[kDecays];  // of the gates
 };
 
-LEAN_DEVICE float load_element(const void* p, i64 i) { return Element::unpack(((const unsigned short*)p)[i]).x; }
+struct Token {
+  u32 q[kColumns / 2], k[kColumns / 2];
+  unsigned short v[kLaneRows];
+  u32 gate[kDecays], weight;  // bits
+};
+
+// Where a lane's gate is among those of a token.
+LEAN_DEVICE int gate_index(const Place& place, int i) {
+  if constexpr (kDecay != kDecayOfChannel) return place.head;
+  return place.head * kKeyDim + column_of(place, i / kChunkColumns) + i % kChunkColumns;
+}
+
+// The bits of a gate or weight, and its value.
+LEAN_DEVICE u32 load_gate(const void* gates, i64 i) {
+  if constexpr (kGatesAreElements) return load_input<unsigned short>((const unsigned short*)gates + i);
+  return load_input<u32>((const u32*)gates + i);
+}
+LEAN_DEVICE float gate_value(u32 bits) {
+  if constexpr (kGatesAreElements) return Element::unpack(bits).x;
+  return __uint_as_float(bits);
+}
+
+LEAN_DEVICE float load_number(const float* p) { return __uint_as_float(load_input<u32>(p)); }
+
+LEAN_DEVICE Head load_head(const LeanRecurrentArgs& args, const Place& place) {
+  Head head;
+  head.a_log = head.skip = 0.0f;
+  if constexpr (kGates != kGatesGiven) head.a_log = load_number(args.a_log + place.head);
+  if constexpr (kSkip) head.skip = load_number(args.skip + place.head);
+  LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
+    head.bias[i] = 0.0f;
+    if constexpr (kGatesAreElements) {
+      if (args.dt_bias != nullptr) head.bias[i] = load_number(args.dt_bias + gate_index(place, i));
+    }
+  }
+  return head;
+}
 
 // A lane's columns of a row of q or k.
 LEAN_DEVICE void load_columns(u32 (&words)[kColumns / 2], const Place& place, const void* row_of_keys) {
@@ -16,41 +70,28 @@ LEAN_DEVICE void load_columns(u32 (&words)[kColumns / 2], const Place& place, co
   LEAN_UNROLL for (int chunk = 0; chunk < kChunks; chunk++) {
     const char* const from = row + 2 * column_of(place, chunk);
     if constexpr (kChunkColumns == 8) {
-      const uint4 x = *(const uint4*)from;
+      const uint4 x = load_input<uint4>(from);
       LEAN_UNROLL for (int i = 0; i < 4; i++) words[chunk * 4 + i] = word(x, i);
     } else {
-      const uint2 x = *(const uint2*)from;
+      const uint2 x = load_input<uint2>(from);
       LEAN_UNROLL for (int i = 0; i < 2; i++) words[chunk * 2 + i] = word(x, i);
     }
   }
 }
 
-LEAN_DEVICE TokenWords load_token(const LeanRecurrentArgs& args, const Place& place, i64 token) {
-  TokenWords x;
+LEAN_DEVICE Token load_token(const LeanRecurrentArgs& args, const Place& place, i64 token) {
+  Token x;
   const int key_head = place.head / kGroup;
   load_columns(x.k, place, (const char*)args.k + 2 * (token * args.k_stride + key_head * kKeyDim));
   load_columns(x.q, place, (const char*)args.q + 2 * (token * args.q_stride + key_head * kKeyDim));
   const unsigned short* const v =
       (const unsigned short*)args.v + token * args.v_stride + place.head * kValueDim + place.row;
-  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) x.v[row] = v[row];
+  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) x.v[row] = load_input<unsigned short>(v + row);
   LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
-    const int column = column_of(place, i / kChunkColumns) + i % kChunkColumns;
-    const i64 gate = kDecay == kDecayOfChannel ? place.head * kKeyDim + column : place.head;
-    if constexpr (kDecay == kDecayNone) {
-      x.gate[i] = 0.0f;
-    } else if constexpr (kGates == kGatesConstant) {
-      x.gate[i] = args.a_log[gate];
-    } else if constexpr (kGates == kGatesGiven) {
-      x.gate[i] = ((const float*)args.a)[token * args.a_stride + gate];
-    } else {
-      x.gate[i] = load_element(args.a, token * args.a_stride + gate);
-      if (args.dt_bias != nullptr) x.gate[i] += args.dt_bias[gate];
-    }
+    x.gate[i] = 0;
+    if constexpr (kBringsGates) x.gate[i] = load_gate(args.a, token * args.a_stride + gate_index(place, i));
   }
-  x.weight = 1.0f;
-  if constexpr (kWeight == kWeightBeta || (kWeight == kWeightStep && kGates == kGatesGiven)) {
-    const i64 at = token * args.b_stride + place.head;
-    x.weight = kGates == kGatesGiven ? ((const float*)args.b)[at] : load_element(args.b, at);
-  }
+  x.weight = 0;
+  if constexpr (kBringsWeight) x.weight = load_gate(args.b, token * args.b_stride + place.head);
   return x;
 }

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -85,7 +87,7 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   const std::int64_t gate_bytes = problem.gates == Gates::given ? 4 : 2;
   const std::pair<DeviceBuffer*, std::int64_t> sizes[] = {
       {&memory.pool_, copies * memory.bytes_of_copy_},
-      {&memory.slots_, copies * slots * 4},
+      {&memory.slots_, slots * 4},
       {&memory.offsets_, (batch + 1) * std::int64_t{4}},
       {&memory.inputs_, copies * tokens * row * 2},
       {&memory.gates_, copies * tokens * (gates_of_token(problem) + problem.v_heads) * gate_bytes},
@@ -105,19 +107,13 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   if (auto ok = fill_random(memory.gates_, gate_bytes == 4 ? logs : elements, stream); !ok)
     return tl::unexpected(ok.error());
   if (auto ok = fill_random(memory.constants_, logs, stream); !ok) return tl::unexpected(ok.error());
-  // The requests of a launch have slots in any order, as in an engine.
-  std::vector<int> order(static_cast<std::size_t>(copies * slots)), offsets;
-  std::mt19937 random(2);
-  for (int copy = 0; copy < copies; ++copy) {
-    std::vector<int> requests(static_cast<std::size_t>(batch));
-    for (int i = 0; i < batch; ++i) requests[static_cast<std::size_t>(i)] = i;
-    std::shuffle(requests.begin(), requests.end(), random);
-    for (std::int64_t i = 0; i < slots; ++i) {
-      const std::int64_t request = requests[static_cast<std::size_t>(i / memory.slots_of_request())];
-      order[static_cast<std::size_t>(copy * slots + i)] =
-          static_cast<int>(copy * slots + request * memory.slots_of_request() + i % memory.slots_of_request());
-    }
-  }
+  // Requests have slots in any order. They are the same in all copies, as those of a step are in all layers of a model.
+  std::vector<int> order(static_cast<std::size_t>(slots)), requests(static_cast<std::size_t>(batch)), offsets;
+  std::iota(requests.begin(), requests.end(), 0);
+  std::shuffle(requests.begin(), requests.end(), std::mt19937(2));
+  const int entries = memory.slots_of_request();
+  for (int i = 0; i < slots; ++i)
+    order[static_cast<std::size_t>(i)] = requests[static_cast<std::size_t>(i / entries)] * entries + i % entries;
   for (int request = 0; request <= batch; ++request) offsets.push_back(request * problem.tokens);
   if (auto ok = copy_to_device(memory.slots_.data(), order.data(), memory.slots_.bytes(), stream); !ok)
     return tl::unexpected(ok.error());
@@ -135,7 +131,7 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   char* const gates =
       static_cast<char*>(gates_.at(copy * tokens * (gates_of_token(problem_) + problem_.v_heads) * gate_bytes));
   LeanRecurrentArgs args{};
-  args.slots = slots_.as<int>() + copy * slots;
+  args.slots = slots_.as<int>();
   args.token_offsets = offsets_.as<int>();
   // The packed rows of the convolution: q, k and v of a token beside each other.
   args.q = inputs, args.k = inputs + 2 * keys, args.v = inputs + 4 * keys;
@@ -143,14 +139,14 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   args.a_log = constants_.as<float>();
   args.skip = args.a_log + problem_.v_heads;
   args.dt_bias = args.skip + problem_.v_heads;
-  args.state = pool_.as<char>();
+  args.state = static_cast<char*>(states(copy));
   args.o = o_.at(copy * tokens * values * 2);
   args.q_stride = args.k_stride = args.v_stride = row;
   args.a_stride = gates_of_token(problem_), args.b_stride = problem_.v_heads, args.o_stride = values;
   args.state_stride = state_bytes(problem_) / bytes_of(problem_.state);
   args.slots_stride = slots_of_request();
-  args.slot_count = static_cast<int>(pool_.bytes() / state_bytes(problem_));
-  args.scale = 0.0883883476F, args.norm_eps = 1e-6F, args.lower_bound = -5;
+  args.slot_count = static_cast<int>(slots);
+  args.scale = 1 / std::sqrt(static_cast<float>(problem_.key_dim)), args.norm_eps = 1e-6F, args.lower_bound = -5;
   return args;
 }
 
