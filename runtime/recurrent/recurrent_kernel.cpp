@@ -8,12 +8,16 @@ inline namespace v1 {
 Result<RecurrentKernel> RecurrentKernel::prepare(const RecurrentSpec& spec, CubinCache* cubins) {
   const auto emitted = emit(spec);
   if (!emitted) return tl::unexpected(emitted.error());
-  const auto compiled = compile_kernel(emitted->source, emitted->entry, spec.arch, cubins);
+  return prepare(*emitted, cubins);
+}
+
+Result<RecurrentKernel> RecurrentKernel::prepare(const EmittedRecurrent& emitted, CubinCache* cubins) {
+  const auto compiled = compile_kernel(emitted.source, emitted.entry, emitted.spec.arch, cubins);
   if (!compiled) return tl::unexpected(compiled.error());
   auto source = LoadedSource::load(*compiled);
   if (!source) return tl::unexpected(source.error());
-  RecurrentKernel kernel(spec, *std::move(source));
-  const auto function = kernel.source_.function(emitted->entry);
+  RecurrentKernel kernel(emitted.spec, *std::move(source));
+  const auto function = kernel.source_.function(emitted.entry);
   if (!function) return tl::unexpected(function.error());
   kernel.function_ = *function;
   kernel.resources_ = compiled->resources;

@@ -14,8 +14,10 @@ class CubinCache;  // cache/cubin/cubin_db.hpp
 
 class RecurrentKernel {
  public:
-  /// Generates, compiles and loads a kernel into the current context. cubins may be null. Errors: those of emit() and
-  /// compile_kernel(), no_driver, load_failed, out_of_memory, context_lost.
+  /// Compiles a kernel and loads it into the current context. cubins may be null. Errors: those of compile_kernel(),
+  /// no_driver, load_failed, out_of_memory, context_lost.
+  static Result<RecurrentKernel> prepare(const EmittedRecurrent& emitted, CubinCache* cubins);
+  /// The same for the kernel of a spec. Errors: also those of emit().
   static Result<RecurrentKernel> prepare(const RecurrentSpec& spec, CubinCache* cubins);
 
   /// Enqueues one step over `batch` requests, none of which allocates or waits; 0 enqueue nothing. The arguments are

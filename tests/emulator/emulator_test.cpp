@@ -22,6 +22,8 @@
 #include "tests/temporary_directory.hpp"
 #include "tests/thoroughness.hpp"
 #include "tuner/evaluate/bench.hpp"
+#include "tuner/evaluate/recurrent_bench.hpp"
+#include "tuner/oracle/recurrent_case.hpp"
 #include "tuner/verify/compile_queue.hpp"
 #include "tuner/verify/planned_run.hpp"
 #include "tuner/verify/run_plan.hpp"
@@ -336,6 +338,67 @@ TEST(EmulatedKernels, AFewOfVerifysAreRight) {
   }
 }
 
+/// Kernels of operation `recurrent`, in whose sources faults are planted.
+class PlantedRecurrentFaults : public EmulatorTest {
+ protected:
+  RecurrentSpec spec_of(RecurrentKind kind, int tokens) const {
+    RecurrentProblem problem = usual_problem(kind);
+    problem.qk_heads = 1, problem.v_heads = 2, problem.key_dim = problem.value_dim = 64;
+    problem.tokens = tokens, problem.snapshots = tokens > 1;
+    return {.arch = device.arch, .problem = problem, .tunables = {.warps = 2, .warp_rows = 8, .row_lanes = 8}};
+  }
+
+  /// What the check of a kernel says, with the emulator's report in front, after `from` has become `to` in its source.
+  /// "" where the results are right.
+  std::string check(const RecurrentSpec& spec, const std::string& from = "", const std::string& to = "") {
+    auto emitted = emit(spec);
+    if (!emitted) return ADD_FAILURE() << emitted.error().message, "";
+    const auto at = emitted->source.find(from);
+    if (at == std::string::npos) return ADD_FAILURE() << "no longer in the source: " << from, "";
+    emitted->source.replace(at, from.size(), to);
+    context.reset();  // an access outside of buffers has broken it
+    context.emplace(Context::retain(0).value());
+    const auto kernel = RecurrentKernel::prepare(*emitted, nullptr);
+    if (!kernel) return ADD_FAILURE() << kernel.error().message << kernel.error().log, "";
+    const Stream stream = Stream::create().value();
+    std::string outcome;
+    const std::string report = report_of([&] {
+      for (const bool moved : {false, true}) {
+        const auto made = RecurrentCase::create(
+            spec.problem, {.batch = 4, .padded = true, .null_slots = true, .zero_is_null = moved, .moved = moved},
+            stream);
+        const auto checked = made ? made->check(*kernel, stream) : tl::unexpected(made.error());
+        outcome += checked ? checked->first_failure : checked.error().message;
+      }
+    });
+    return report + outcome;
+  }
+};
+
+TEST_F(PlantedRecurrentFaults, WithoutOneResultsAreRight) {
+  for (const RecurrentKind kind : kRecurrentKinds) EXPECT_EQ(check(spec_of(kind, 1)), "") << to_string(kind);
+  EXPECT_EQ(check(spec_of(RecurrentKind::kda, 3)), "");
+}
+
+TEST_F(PlantedRecurrentFaults, ANullSlotThatIsTakenForReal) {
+  const RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 1);
+  EXPECT_NE(check(spec, "slot < args.first_slot ||", ""), "");
+  EXPECT_NE(check(spec, "|| slot >= args.slot_count", ""), "");
+  EXPECT_NE(check(spec, "if (!is_null(args, to)) store", "store"), "") << "where a state goes";
+}
+
+TEST_F(PlantedRecurrentFaults, AStateThatIsWrong) {
+  const RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 1);
+  EXPECT_NE(check(spec, "s[i] *= update.decay", "s[i] *= 1.00001f * update.decay"), "");
+  EXPECT_NE(check(spec, "lanes = kRowLanes / 2;", "lanes = kRowLanes / 4;"), "") << "a lane's columns are left out";
+  EXPECT_NE(check(spec, "u * update.kq", "0.0f"), "") << "the output is read before the update";
+  EXPECT_NE(check(spec, "+ head.bias[i]", ""), "");
+  const RecurrentSpec drafts = spec_of(RecurrentKind::kda, 3);
+  EXPECT_NE(check(drafts, "out_slot, kSnapshots ? t : 0", "out_slot, 0"), "") << "all tokens' states go to one slot";
+  EXPECT_NE(check(drafts, "const Token taken = token;", "const Token taken = load_token(args, place, first_token);"),
+            "");
+}
+
 /// A step of prefill and decode, with one walk and with two. Its times are the emulator's and say nothing.
 TEST(EmulatedBench, GivenConfigurationsAreCheckedAndTimed) {
   const DecodeProblem problem{.q_heads = 4,
@@ -371,6 +434,20 @@ TEST(EmulatedBench, GivenConfigurationsAreCheckedAndTimed) {
   const auto refused = bench(problem, shape, options, {}, nullptr, nullptr);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::unsupported) << refused.error().message;
+}
+
+TEST(EmulatedBench, RecurrentKernelsAreCheckedAndTimedBesideCopies) {
+  RecurrentProblem problem;
+  problem.qk_heads = problem.v_heads = 1, problem.key_dim = problem.value_dim = 32;
+  problem.tokens = 2, problem.snapshots = true;
+  const auto report = recurrent_bench(problem, 3, {.rounds = 2, .policy = L2Policy::warm}, nullptr, nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->traffic_bytes, 3 * 3 * 32 * 32 * 4);
+  ASSERT_EQ(report->lines.size(), 3u);
+  for (const auto& [line, mode] : {std::pair(0, "lean"), {1, "copy"}, {2, "traffic"}}) {
+    EXPECT_EQ(report->lines[static_cast<std::size_t>(line)].mode, mode);
+    EXPECT_GT(report->lines[static_cast<std::size_t>(line)].median_us, 0);
+  }
 }
 
 }  // namespace
