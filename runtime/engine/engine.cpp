@@ -42,7 +42,8 @@ EngineCore::EngineCore(EngineParts parts)
     : parts_(std::move(parts)), kernels_(parts_.prepare), call_capture_(parts_.call_capture.get()) {
   builder_ = std::make_unique<BackgroundBuilds>(kernels_, [this] { builds_.fetch_add(1, std::memory_order_release); });
   if (parts_.debug) checks_ = std::make_unique<LaunchChecks>(parts_.device.arch, parts_.cubins);
-  recurrent_ = std::make_unique<RecurrentPlans>(parts_.context ? parts_.context->get() : nullptr, parts_.cubins.get());
+  recurrent_ = std::make_unique<RecurrentPlans>(parts_.context ? parts_.context->get() : nullptr, parts_.cubins.get(),
+                                                parts_.debug ? parts_.is_capturing : IsCapturing());
   merger_ = std::make_unique<PartialsMerger>(parts_.device.arch, parts_.context ? parts_.context->get() : nullptr,
                                              parts_.cubins.get());
   late_winners_ = std::make_unique<LateWinners>([this] {

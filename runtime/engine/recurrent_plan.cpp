@@ -2,10 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
 
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/cuda/driver.hpp"
 #include "runtime/engine/argument_checks.hpp"
 #include "runtime/recurrent/recurrent_choice.hpp"
 
@@ -148,6 +154,66 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
   return bound;
 }
 
+Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArgs& args, int batch,
+                         CUstream_st* stream) {
+  const auto requests = static_cast<std::size_t>(batch);
+  const std::size_t entries = problem.snapshots ? static_cast<std::size_t>(problem.tokens) : 1;
+  std::vector<int> slots, out_slots, accepted(requests, 1), offsets;
+  const auto read = [&](const int* from, std::size_t count, std::vector<int>& to) -> Result<void> {
+    if (from == nullptr) return {};
+    to.resize(count);
+    return copy_to_host_async(to.data(), from, static_cast<std::int64_t>(count * sizeof(int)), stream);
+  };
+  const auto with_stride = [&](int stride) { return (requests - 1) * static_cast<std::size_t>(stride) + entries; };
+  for (const auto& [from, count, to] : {std::tuple{args.slots, with_stride(args.slots_stride), &slots},
+                                        {args.out_slots, with_stride(args.out_slots_stride), &out_slots},
+                                        {args.accepted, requests, &accepted},
+                                        {args.token_offsets, requests + 1, &offsets}}) {
+    if (auto ok = read(from, count, *to); !ok) return ok;
+  }
+  const auto api = driver();
+  if (!api) return tl::unexpected(api.error());
+  if (auto ok = leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
+      !ok)
+    return ok;
+
+  struct Use {
+    std::size_t request;
+    bool written;
+  };
+  std::unordered_map<int, Use> uses;
+  std::optional<Error> clash;
+  const auto use = [&](std::size_t request, int slot, bool written) {
+    if (slot < args.first_slot || slot >= args.slot_count) return;
+    const auto [found, first] = uses.try_emplace(slot, Use{request, written});
+    if (found->second.request == request || clash) return static_cast<void>(found->second.written |= written);
+    if (written || found->second.written)
+      clash = Error{ErrorCode::invalid_argument,
+                    fmt::format("requests {} and {} both use slot {}, and one of them writes it", found->second.request,
+                                request, slot),
+                    "Each request of a step has slots of its own; those that pad a batch have null slots.",
+                    {}};
+  };
+  for (std::size_t request = 0; request < requests; ++request) {
+    const std::size_t tokens =
+        offsets.empty()
+            ? static_cast<std::size_t>(problem.tokens)
+            : static_cast<std::size_t>(std::clamp(offsets[request + 1] - offsets[request], 0, problem.tokens));
+    if (tokens == 0) continue;
+    const std::size_t first = request * static_cast<std::size_t>(args.slots_stride),
+                      first_out = request * static_cast<std::size_t>(args.out_slots_stride);
+    const int start =
+        slots[first + static_cast<std::size_t>(
+                          std::clamp<std::int64_t>(accepted[request], 1, static_cast<std::int64_t>(entries)) - 1)];
+    if (start < args.first_slot || start >= args.slot_count) continue;
+    use(request, start, !problem.snapshots && out_slots.empty());
+    for (std::size_t t = 0; t < (problem.snapshots ? tokens : out_slots.empty() ? 0 : 1); ++t)
+      use(request, out_slots.empty() ? slots[first + t] : out_slots[first_out + t], true);
+  }
+  if (clash) return tl::unexpected(*std::move(clash));
+  return {};
+}
+
 Result<void> RecurrentPlanCore::launch(const leanattn_recurrent_args& args, CUstream_st* stream) const {
   const auto bound = bind_recurrent(kernel_.spec().problem, args);
   if (!bound) [[unlikely]]
@@ -155,6 +221,12 @@ Result<void> RecurrentPlanCore::launch(const leanattn_recurrent_args& args, CUst
   const CurrentContext scope(context_);
   if (!scope.entered()) [[unlikely]]
     return scope.entered();
+  if (is_capturing_ && args.batch > 0) [[unlikely]] {
+    const auto capturing = stream == nullptr ? Result<bool>(false) : is_capturing_(stream);
+    if (!capturing) return tl::unexpected(capturing.error());
+    if (auto ok = *capturing ? Result<void>() : check_slots(kernel_.spec().problem, *bound, args.batch, stream); !ok)
+      return ok;
+  }
   return kernel_.launch(*bound, args.batch, stream);
 }
 
@@ -175,7 +247,7 @@ Result<const RecurrentPlanCore*> RecurrentPlans::get(const DeviceFacts& device, 
   if (!scope.entered()) return tl::unexpected(scope.entered().error());
   auto kernel = RecurrentKernel::prepare(spec, cubins_);
   if (!kernel) return tl::unexpected(kernel.error());
-  plan = std::make_unique<RecurrentPlanCore>(*std::move(kernel), context_);
+  plan = std::make_unique<RecurrentPlanCore>(*std::move(kernel), context_, is_capturing_);
   return plan.get();
 }
 

@@ -2,6 +2,7 @@
 // RecurrentPlans: those of an engine. Thread-safe.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -23,10 +24,23 @@ struct DeviceFacts;  // runtime/cuda/device.hpp
 /// The arguments as kernels take them. Errors: invalid_argument, with the name of the argument and its value.
 Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const leanattn_recurrent_args& args);
 
+/// Whether CUDA is capturing a stream into a graph.
+using IsCapturing = std::function<Result<bool>(CUstream_st*)>;
+
+/// Waits for the stream and reads the slots of a step, as LEANATTN_DEBUG=1 does before each launch. Errors:
+/// invalid_argument, which names two requests and the slot that one of them writes and the other reads or writes;
+/// launch_failed, context_lost.
+Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArgs& args, int batch,
+                         CUstream_st* stream);
+
 class RecurrentPlanCore : public ::leanattn_recurrent_plan {
  public:
-  RecurrentPlanCore(RecurrentKernel kernel, CUctx_st* context)
-      : kernel_(std::move(kernel)), name_(leanattn::kernel_name(kernel_.spec())), context_(context) {}
+  /// With `is_capturing`, every launch on a stream that is not captured checks its slots.
+  RecurrentPlanCore(RecurrentKernel kernel, CUctx_st* context, IsCapturing is_capturing)
+      : kernel_(std::move(kernel)),
+        name_(leanattn::kernel_name(kernel_.spec())),
+        context_(context),
+        is_capturing_(std::move(is_capturing)) {}
 
   /// See leanattn_recurrent_plan_launch.
   Result<void> launch(const leanattn_recurrent_args& args, CUstream_st* stream) const;
@@ -36,12 +50,14 @@ class RecurrentPlanCore : public ::leanattn_recurrent_plan {
   RecurrentKernel kernel_;
   std::string name_;
   CUctx_st* context_;
+  IsCapturing is_capturing_;
 };
 
 class RecurrentPlans {
  public:
-  /// `context` and `cubins` (both may be null) must outlive the plans.
-  RecurrentPlans(CUctx_st* context, CubinCache* cubins) : context_(context), cubins_(cubins) {}
+  /// `context` and `cubins` (both may be null) must outlive the plans. `is_capturing` has launches check their slots.
+  RecurrentPlans(CUctx_st* context, CubinCache* cubins, IsCapturing is_capturing)
+      : context_(context), cubins_(cubins), is_capturing_(std::move(is_capturing)) {}
 
   /// See leanattn_engine_recurrent_plan. `capturing` says that CUDA is capturing the stream, so that nothing may be
   /// loaded.
@@ -51,6 +67,7 @@ class RecurrentPlans {
  private:
   CUctx_st* const context_;
   CubinCache* const cubins_;
+  const IsCapturing is_capturing_;
   std::mutex mutex_;                                                 ///< guards what follows
   std::map<std::string, std::unique_ptr<RecurrentPlanCore>> plans_;  ///< by kernel_name()
 };

@@ -137,5 +137,31 @@ TEST_F(FakeGpuRecurrent, APlanIsMadeOnceAndNotWhileAStreamIsCaptured) {
   EXPECT_EQ(plan->kernel_name(), again->kernel_name());
 }
 
+TEST_F(FakeGpuRecurrent, DebuggingNamesRequestsThatShareASlot) {
+  Engine engine = open_debugging();
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::int32_t slots[] = {4, 7, 4}, out_slots[] = {1, 2, 3};
+  RecurrentArgs args = step();
+  args.slots = slots;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "requests 0 and 2 both use slot 4");
+  args.out_slots = out_slots;
+  ASSERT_TRUE(plan->launch(args, nullptr)) << "which both only read";
+  out_slots[1] = 4;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "requests 0 and 1 both use slot 4");
+  args.out_slots = nullptr;
+  slots[0] = slots[2] = -1;
+  ASSERT_TRUE(plan->launch(args, nullptr)) << "null slots are nobody's";
+
+  layer.tokens = 2, layer.snapshots = layer.ragged = true;
+  const auto drafts = RecurrentPlan::make(engine, layer, 2, nullptr);
+  ASSERT_TRUE(drafts) << drafts.error().message;
+  std::int32_t of_tokens[] = {0, 1, 2, 1}, accepted[] = {2, 1}, offsets[] = {0, 2, 3};
+  args.slots = of_tokens, args.accepted = accepted, args.token_offsets = offsets, args.batch = 2;
+  ASSERT_TRUE(drafts->launch(args, nullptr)) << "the second request has one token, which goes to slot 2";
+  offsets[2] = 4;
+  expect_refused(drafts->launch(args, nullptr), ErrorCode::invalid_argument, "requests 0 and 1 both use slot 1");
+}
+
 }  // namespace
 }  // namespace leanattn
