@@ -121,9 +121,13 @@ inline bool copies_boxes(const Features& features) {
          (features.page_size > 0 || (has_scales_in_rows(features) && features.sink_tokens == 0));
 }
 
-/// What the base of such scales is a multiple of, and the strides along which boxes have rows.
-inline int block_scale_alignment(const Features& features, int bytes_of_row) {
-  return copies_boxes(features) ? 16 : block_scale_copy_bytes(bytes_of_row);
+/// Whether nothing of them is left to lanes: scales of blocks are where tokens are not adjacent.
+inline bool boxes_bring_all(const Features& features, KvLayout layout) {
+  return copies_boxes(features) && (!has_block_scales(features) || layout == KvLayout::contiguous);
+}
+/// What the base of scales of blocks and their strides are multiples of.
+inline int block_scale_alignment(const Features& features, KvLayout layout, int bytes_of_row) {
+  return boxes_bring_all(features, layout) ? 16 : block_scale_copy_bytes(bytes_of_row);
 }
 
 /// Columns of K.

@@ -52,21 +52,14 @@ LEAN_HD constexpr int lean_block_scale_bytes(int tokens, int row_bytes) {
   return lean_round_up(2 * (tokens + 4 * 2) * row_bytes, 128);
 }
 
-// Where boxes bring K, V and the scales of blocks (kv/block_boxes.cuh), a stage has those of 16 tokens one after the
-// other, each at a multiple of 128 bytes. Boxes have rows as they are, but where those of a token's scales are not
-// adjacent: these have what multiples of 16 bytes they lie in. adjacent: whether rows of tokens are.
+// Where boxes bring K and V apart from each other (kv/block_boxes.cuh), a stage has those of 16 tokens one after the
+// other, and behind them the scales of their blocks, each array at a multiple of 128 bytes.
 struct LeanBlockBoxes {
-  int scale_pitch;  // from token to token
   int v_offset, k_scales_offset, v_scales_offset, bytes;
 };
-LEAN_HD constexpr LeanBlockBoxes lean_block_boxes(int k_row_bytes, int v_row_bytes, int scale_bytes, bool adjacent) {
-  // A row of scales is a multiple of 4 bytes, and so begins up to 12 bytes behind a multiple of 16.
-  const int before = scale_bytes % 16 == 0 ? 0 : scale_bytes % 8 == 0 ? 8 : 12;
-  const int scale_pitch = adjacent ? scale_bytes : lean_round_up(scale_bytes + before, 16);
-  const int k_scales_offset = 16 * (k_row_bytes + v_row_bytes),
-            v_scales_offset = k_scales_offset + lean_round_up(16 * scale_pitch, 128);
-  return {scale_pitch, 16 * k_row_bytes, k_scales_offset, v_scales_offset,
-          v_scales_offset + lean_round_up(16 * scale_pitch, 128)};
+LEAN_HD constexpr LeanBlockBoxes lean_block_boxes(int k_row_bytes, int v_row_bytes, int scale_bytes) {
+  const int rows = 16 * (k_row_bytes + v_row_bytes), scales = lean_round_up(16 * scale_bytes, 128);
+  return {16 * k_row_bytes, rows, rows + scales, rows + 2 * scales};
 }
 
 // A warp's queries. They stand in shared memory only where they are too wide for registers.

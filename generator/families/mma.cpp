@@ -36,10 +36,12 @@ Result<void> supports(const KernelSpec& spec) {
     return unsupported_spec(fmt::format("load path ldg with K rows of {} bytes", row_bytes),
                             "it takes up to 512; use cp_async or bulk");
   // Copies of less than 16 bytes go by way of L1, which may keep a line from before the previous kernel wrote there.
-  if (spec.pdl && stages_scales(spec.features) && spec.load == LoadPath::cp_async)
+  if (spec.pdl && stages_scales(spec.features) &&
+      (spec.load == LoadPath::cp_async ||
+       (spec.load == LoadPath::tensor && copies_boxes(spec.features) && !boxes_bring_all(spec.features, spec.layout))))
     return unsupported_spec(fmt::format("programmatic dependent launch with KV format {} and kv_scale {}",
                                         to_string(spec.features.kv_format), to_string(spec.features.kv_scale)),
-                            "leave pdl out, or use tensor where boxes bring the scales");
+                            "leave pdl out, or use tensor where boxes bring all scales");
   if (spec.load == LoadPath::tensor && !copies_boxes(spec.features))
     return unsupported_spec(
         fmt::format("load path tensor with scales {} and {}",

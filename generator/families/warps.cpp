@@ -26,11 +26,10 @@ void lay_out_warps(const KernelSpec& spec, KernelLayout& layout, int query_bytes
   const int k_row = encoding.row_bytes(spec.head_dim), v_row = encoding.row_bytes(value_dim(spec)),
             of_blocks = encoding.block_scale_bytes(spec.head_dim);
   int stage = 0;
-  if (layout.copies_boxes) {
-    const int row = lean_round_up(lean_shared_row_bytes(k_row, v_row), 16);
-    const bool adjacent = spec.layout == KvLayout::contiguous;
-    stage = of_blocks > 0 ? spec.warp_tokens / 16 * lean_block_boxes(k_row, v_row, of_blocks, adjacent).bytes
-                          : spec.warp_tokens * row;
+  if (layout.copies_boxes && of_blocks > 0) {
+    stage = spec.warp_tokens / 16 * lean_block_boxes(k_row, v_row, of_blocks).bytes;
+  } else if (layout.copies_boxes) {
+    stage = spec.warp_tokens * lean_round_up(lean_shared_row_bytes(k_row, v_row), 16);
   } else if (!loads_to_registers(spec.load)) {
     stage = lean_warp_stage(spec.warp_tokens, k_row, v_row).bytes;
     if (of_blocks > 0)

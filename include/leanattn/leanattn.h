@@ -533,9 +533,9 @@ typedef struct leanattn_decode_args {
   const int32_t* kv_offsets;
   /* LEANATTN_KV_NVFP4: fp8 e4m3, [batch, kv_heads, context, head_dim / 16], or [pages, kv_heads, page_size, ...], by
    * kv_scale_stride_*. Element x of a block is x * its block scale * k_scale. Base and strides are multiples of the
-   * largest power of two that divides head_dim / 16, or of 16. In pages of a multiple of 16 tokens base and page stride
-   * are multiples of 16; so is the head stride of LEANATTN_KV_CONTIGUOUS, whose token stride is head_dim / 16, and the
-   * token stride of LEANATTN_KV_STRIDED. 0 is dense, as kv_layout says. append: those of new tokens are written. */
+   * largest power of two that divides head_dim / 16, or of 16. LEANATTN_KV_CONTIGUOUS in pages of a multiple of 16
+   * tokens: all but the token stride, which is head_dim / 16, are multiples of 16. 0 is dense, as kv_layout says.
+   * append: those of new tokens are written. */
   const void* k_block_scales;
   const void* v_block_scales; /* likewise of V */
 } leanattn_decode_args;

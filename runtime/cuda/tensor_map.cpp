@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "generator/families/family.hpp"
-#include "generator/families/shared_layout.hpp"
 #include "generator/kv_encoding.hpp"
 #include "runtime/cuda/driver.hpp"
 
@@ -143,50 +142,52 @@ Result<void> encode_row_boxes(const KernelSpec& spec, const LeanDecodeArgs& args
   return {};
 }
 
-/// Those of pages with scales of blocks (templates/kv/block_boxes.cuh): K, V, the scales of K and those of V.
+/// Those of pages with scales of blocks (templates/kv/block_boxes.cuh): K, V and, where tokens are adjacent, the scales
+/// of K and those of V.
 Result<void> encode_block_boxes(const KernelSpec& spec, const LeanDecodeArgs& args, int l2_promotion,
                                 KvTensorMaps& maps) {
   constexpr int kMostColumns = 256;  // of a box
   struct Operand {
     const void* base;
-    int unit, row, pitch;  // bytes: of a column, of a token's row, and in the stage
+    int unit, row;  // bytes: of a column, and of a token's row
     long long token, head, outer;
     CUtensorMap& map;
   };
   const KvEncoding& encoding = kv_encoding(spec.features);
-  const bool adjacent = spec.layout == KvLayout::contiguous;
+  const bool adjacent = boxes_bring_all(spec.features, spec.layout);
   const int k_row = encoding.row_bytes(spec.head_dim), v_row = encoding.row_bytes(value_dim(spec)),
-            scales = encoding.block_scale_bytes(spec.head_dim),
-            pitch = lean_block_boxes(k_row, v_row, scales, adjacent).scale_pitch;
+            scales = encoding.block_scale_bytes(spec.head_dim);
   auto& [rows, of_blocks] = maps.walks;
-  const auto scales_at = [&](const void* base, CUtensorMap& map) {
-    return Operand{
-        base, 4, scales, pitch, args.kv_scale_stride_token, args.kv_scale_stride_head, args.kv_scale_stride_batch, map};
-  };
-  for (const Operand& operand :
-       {Operand{args.k, 8, k_row, k_row, args.k_stride_token, args.k_stride_head, args.k_stride_batch, rows.k},
-        Operand{args.v, 8, v_row, v_row, args.v_stride_token, args.v_stride_head, args.v_stride_batch, rows.v},
-        scales_at(args.k_block_scales, of_blocks.k), scales_at(args.v_block_scales, of_blocks.v)}) {
-    const auto& [base, unit, row, box_row, token, head, outer, map] = operand;
+  const auto encode = [&](const Operand& operand) {
+    const auto& [base, unit, row, token, head, outer, map] = operand;
     // Adjacent rows of 16 tokens are one row of a box, or as few as a box can have columns for.
     int together = 1;
     if (adjacent)
       for (together = kBoxTokens; together * row > kMostColumns * unit;) together /= 2;
     const std::int64_t before_last = (args.kv_heads - 1) * head, tokens = spec.features.page_size;
     if (auto ok = check_columns(before_last, row, unit); !ok) return ok;
-    auto done = encode_boxes({.base = reinterpret_cast<std::uintptr_t>(base),
-                              .unit = unit,
-                              .columns = (before_last + (adjacent ? tokens : 1) * row) / unit,
-                              .rows = adjacent ? kBoxTokens / together : tokens,
-                              .outermost = args.pool_pages,
-                              .row_stride = together * token,
-                              .outer_stride = outer,
-                              .box_columns = together * box_row / unit,
-                              .box_rows = kBoxTokens / together},
-                             l2_promotion, map);
-    if (!done) return done;
-  }
-  return {};
+    return encode_boxes({.base = reinterpret_cast<std::uintptr_t>(base),
+                         .unit = unit,
+                         .columns = (before_last + (adjacent ? tokens : 1) * row) / unit,
+                         .rows = adjacent ? kBoxTokens / together : tokens,
+                         .outermost = args.pool_pages,
+                         .row_stride = together * token,
+                         .outer_stride = outer,
+                         .box_columns = together * row / unit,
+                         .box_rows = kBoxTokens / together},
+                        l2_promotion, map);
+  };
+  constexpr int kRowUnit = 8, kScaleUnit = 4;
+  const auto scales_at = [&](const void* base, CUtensorMap& map) {
+    return encode({base, kScaleUnit, scales, args.kv_scale_stride_token, args.kv_scale_stride_head,
+                   args.kv_scale_stride_batch, map});
+  };
+  auto done = encode({args.k, kRowUnit, k_row, args.k_stride_token, args.k_stride_head, args.k_stride_batch, rows.k});
+  if (done)
+    done = encode({args.v, kRowUnit, v_row, args.v_stride_token, args.v_stride_head, args.v_stride_batch, rows.v});
+  if (done && adjacent) done = scales_at(args.k_block_scales, of_blocks.k);
+  if (done && adjacent) done = scales_at(args.v_block_scales, of_blocks.v);
+  return done;
 }
 
 }  // namespace

@@ -27,10 +27,12 @@ constexpr const char* kNoSecondV = "a second_v beside second_k, because it is la
 /// What a problem has not whose selections say where in the pool tokens lie.
 constexpr const char* kNoRequests = "pages of a request, because of selection_in_pool";
 
-Result<void> check_feature_pointers(const Features& features, int block_scale_bytes, const leanattn_decode_args& args) {
+Result<void> check_feature_pointers(const DecodeProblem& problem, const leanattn_decode_args& args) {
+  const Features& features = problem.features;
   const bool scales = has_scales(features), blocks = has_block_scales(features),
              optional = !stages_scales(features) || blocks;
-  const auto of_blocks = static_cast<std::uintptr_t>(block_scale_alignment(features, block_scale_bytes));
+  const auto of_blocks = static_cast<std::uintptr_t>(
+      block_scale_alignment(features, problem.layout, kv_encoding(features).block_scale_bytes(problem.head_dim)));
   const bool tree = features.mask == QueryMask::tree, latent = features.latent;
   for (const FeaturePointer& pointer :
        {FeaturePointer{"page_table", args.page_table, features.page_size > 0 && !features.selection_in_pool, false,
@@ -153,7 +155,7 @@ Result<void> check_feature_arguments(const DecodeProblem& problem, const leanatt
   const Features& features = problem.features;
   if (auto ok = check_unused(features, args); !ok) [[unlikely]]
     return ok;
-  return check_feature_pointers(features, kv_encoding(features).block_scale_bytes(problem.head_dim), args);
+  return check_feature_pointers(problem, args);
 }
 
 Result<int> capacity_of(const Features& features, const leanattn_decode_args& args) {
@@ -210,13 +212,14 @@ Result<void> bind_scales(const DecodeProblem& problem, const leanattn_decode_arg
       head{"kv_scale_stride_head", bound.kv_scale_stride_head, problem.kv_heads},
       token{"kv_scale_stride_token", bound.kv_scale_stride_token, tokens};
   if (auto ok = check_strides(scales, {batch, head, token}); !ok) return ok;
-  if (of_blocks == 0 || !copies_boxes(problem.features)) return {};
-  if (adjacent && token.extent > 1 && token.stride != of_blocks) [[unlikely]]
+  if (of_blocks > 0 && adjacent && copies_boxes(problem.features) && token.extent > 1 && token.stride != of_blocks)
+      [[unlikely]]
     return invalid(
         fmt::format("{} is {}, but the problem's KV layout is contiguous: {}", token.name, token.stride, of_blocks),
         "Make the plan with the strided layout.");
-  const auto boxes = static_cast<unsigned>(block_scale_alignment(problem.features, of_blocks));
-  return check_strides(Row{scales.name, of_blocks, 1, false, boxes}, {batch, adjacent ? head : token});
+  if (of_blocks == 0) return {};
+  const int boxes = block_scale_alignment(problem.features, problem.layout, of_blocks);
+  return check_strides(Row{scales.name, of_blocks, 1, false, static_cast<unsigned>(boxes)}, {batch, head});
 }
 
 Result<void> check_shared_rows(const DecodeProblem& problem, std::int64_t tokens, std::int64_t outermost,

@@ -53,8 +53,8 @@ bool has_dependent_launch(Arch arch) { return arch.major >= 9; }
 
 DecodeProblem as_launched(DecodeProblem problem, Arch arch) {
   // Lanes that bring scales with the rows of their tokens never start early (generator/families/mma.cpp).
-  problem.pdl =
-      problem.pdl && has_dependent_launch(arch) && (!stages_scales(problem.features) || copies_boxes(problem.features));
+  problem.pdl = problem.pdl && has_dependent_launch(arch) &&
+                (!stages_scales(problem.features) || boxes_bring_all(problem.features, problem.layout));
   return canonical(std::move(problem));
 }
 

@@ -1,22 +1,30 @@
 // kv/block_boxes.cuh -- the boxes of pages with scales of blocks: K, V, the scales of K and those of V. Where rows of
-// consecutive tokens are adjacent, those of 16 tokens are one run of bytes. Otherwise a box of scales begins up to
-// 12 bytes in front of a KV head's.
+// consecutive tokens are adjacent, those of 16 tokens are one run of bytes. Otherwise boxes have a row for each token,
+// and lanes copy the scales, because few bytes of a token have nothing that is a multiple of 16.
 
-constexpr int kMaps = 4, kGroupPitch = kBoxes.bytes;
-constexpr int kBytesOfGroup = 16 * (kKRowBytes + kVRowBytes + 2 * kBoxes.scale_pitch);
+constexpr int kMaps = kContiguous ? 4 : 2, kGroupPitch = kBoxes.bytes;
+constexpr int kBytesOfGroup = 16 * (kKRowBytes + kVRowBytes + (kContiguous ? 2 * kBlockScaleBytes : 0));
 constexpr int kRowUnit = 8, kScaleUnit = 4;  // bytes in which maps of rows and of scales have columns
 
 struct Boxes {
-  int columns[kMaps];  // where boxes of the page's first token begin
-  u32 shift[2];        // and the KV head's scales in their boxes, in bytes
+  static constexpr int kArrivals = kContiguous ? 1 : 33;  // all lanes arrive when their copies have
+  int columns[kMaps];                                     // where boxes of the page's first token begin
+  i64 v_scales_apart;                                     // bytes from a token's scales of K to those of V
 
+  LEAN_DEVICE void init(const LeanDecodeArgs& args) { v_scales_apart = v_scales(args, 0) - k_scales(args, 0); }
   LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, const KvCursor&) {
     columns[0] = (int)(s.kv_head * args.k_stride_head / kRowUnit);
     columns[1] = (int)(s.kv_head * args.v_stride_head / kRowUnit);
-    const i64 scales = s.kv_head * args.kv_scale_stride_head;
-    shift[0] = shift[1] = kContiguous ? 0 : (u32)(scales % 16);
-    columns[2] = columns[3] = (int)((scales - shift[0]) / kScaleUnit);
+#pragma unroll
+    for (int i = 2; i < kMaps; i++) columns[i] = (int)(s.kv_head * args.kv_scale_stride_head / kScaleUnit);
   }
+  // What boxes do not bring of a step. To be called by all lanes.
+  LEAN_DEVICE void copy_rest(const KvCursor& at, u32 stage, int tokens, u32 barrier, int lane) const {
+    if constexpr (kContiguous) return;
+    copy_block_scales(at, v_scales_apart, stage, tokens, lane);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+  }
+  LEAN_DEVICE static StageAddress stage_at(u32 base) { return base; }
 
   // Of a box in what 16 tokens take of a stage.
   LEAN_DEVICE static int offset(int i) {

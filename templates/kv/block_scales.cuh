@@ -2,13 +2,28 @@
 // has kBlockScaleBytes of each of K and V.
 
 // Copies a piece of them. What has fewer bytes than 16 goes by way of L1.
-LEAN_DEVICE void copy_block_scales(u32 to, const char* from, bool valid) {
+LEAN_DEVICE void copy_piece_of_scales(u32 to, const char* from, bool valid) {
   if constexpr (kBlockScaleCopy == 16) {
     copy_async_16(to, from, valid);
   } else if constexpr (kBlockScaleCopy == 8) {
     copy_async_8(to, from, valid);
   } else {
     copy_async_4(to, from, valid);
+  }
+}
+
+// Copies those of a step by all lanes, zeros for what is behind its tokens. v_scales_apart: bytes from a token's scales
+// of K to those of V.
+LEAN_DEVICE void copy_block_scales(const KvCursor& at, i64 v_scales_apart, u32 stage, int tokens, int lane) {
+  constexpr int kPieces = kBlockScaleBytes / kBlockScaleCopy, kOfTensor = kStepTokens * kPieces;
+  static_assert(2 * kOfTensor % 32 == 0, "all lanes copy alike");
+#pragma unroll
+  for (int i = 0; i < 2 * kOfTensor / 32; i++) {
+    const int at_piece = i * 32 + lane, piece = at_piece % kOfTensor, token = piece / kPieces;
+    const int column = piece % kPieces * kBlockScaleCopy;
+    const bool keys = at_piece < kOfTensor, valid = token < tokens;
+    const char* const from = at.scale(valid ? token : 0) + (keys ? 0 : v_scales_apart) + column;
+    copy_piece_of_scales((keys ? k_scales_at(stage, token) : v_scales_at(stage, token)) + (u32)column, from, valid);
   }
 }
 

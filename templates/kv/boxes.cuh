@@ -13,6 +13,7 @@ struct LeanTensorMaps {
 };
 
 struct KvPipe : CopiedStages<KvPipe> {
+  static constexpr int kArrivals = Boxes::kArrivals;
   const LeanTensorMaps* maps;
   Boxes boxes;
 
@@ -20,6 +21,7 @@ struct KvPipe : CopiedStages<KvPipe> {
                         const LeanTensorMaps& tensor_maps) {
     init_stages(shared_base, warp, lane_index, args);
     maps = &tensor_maps;
+    boxes.init(args);
   }
 
   // One lane of the warp. Of another choice the compiler does not know that copies have one, and makes loops over lanes
@@ -39,7 +41,7 @@ struct KvPipe : CopiedStages<KvPipe> {
 
   LEAN_DEVICE void fetch() {
     if (at.done()) return;
-    const int groups = min((at.tokens() + kBoxTokens - 1) / kBoxTokens, kBoxGroups);
+    const int tokens = at.tokens(), groups = min((tokens + kBoxTokens - 1) / kBoxTokens, kBoxGroups);
     const u32 base = fetch_base(), barrier = fetch_barrier();
     const bool leads = elected();
     if (leads) expect_bytes(barrier, (u32)(groups * kBytesOfGroup));
@@ -54,6 +56,7 @@ struct KvPipe : CopiedStages<KvPipe> {
                boxes.row(i, first), first.outer, barrier);
       }
     }
+    boxes.copy_rest(at, base, tokens, barrier, lane);
     fetched();
   }
 
@@ -63,9 +66,7 @@ struct KvPipe : CopiedStages<KvPipe> {
     fetch_all();
   }
 
-  LEAN_DEVICE StageAddress base() const {
-    return {ring + (u32)(stage * kStage.bytes), {boxes.shift[0], boxes.shift[1]}};
-  }
+  LEAN_DEVICE StageAddress base() const { return boxes.stage_at(ring + (u32)(stage * kStage.bytes)); }
 #if defined(LEAN_TOKEN_SCALES)
   LEAN_DEVICE float k_scale(int block, int half) const { return read_k_scale(base(), block, half, lane); }
   LEAN_DEVICE float v_scale(int block, int half) const { return read_v_scale(base(), block, half, lane); }

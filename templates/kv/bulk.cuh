@@ -5,6 +5,7 @@
 constexpr bool kAdjacent = kContiguous && !kLatent && (kPageSize == 0 || kPageRun == kStepTokens);
 
 struct KvPipe : CopiedStages<KvPipe> {
+  static constexpr int kArrivals = 1;
   // For adjacent rows of a dense cache at.k is where this lane's copy begins.
   u32 piece;  // where that copy goes in a stage
 

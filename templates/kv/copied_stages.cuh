@@ -1,6 +1,6 @@
 // kv/copied_stages.cuh -- a warp's ring whose stages the copy engine fills, each of which has an mbarrier that its
-// copies complete on (PTX ISA, "mbarrier"). Pipe is the load path that requests them: fetch() a step, and base() is the
-// stage of the step in hand.
+// copies complete on (PTX ISA, "mbarrier"). Pipe is the load path that requests them: fetch() a step, by kArrivals
+// arrivals at the barrier, and base() is the stage of the step in hand.
 
 template <class Pipe>
 struct CopiedStages {
@@ -24,7 +24,7 @@ struct CopiedStages {
     parity = 0;
     if (lane == 0) {
 #pragma unroll
-      for (int s = 0; s < kStages; s++) init_barrier(barriers + (u32)(s * 8), 1);
+      for (int s = 0; s < kStages; s++) init_barrier(barriers + (u32)(s * 8), Pipe::kArrivals);
       asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();

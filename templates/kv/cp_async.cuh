@@ -52,17 +52,7 @@ struct KvPipe {
   // And the scales of its tokens or of their blocks.
 #if defined(LEAN_BLOCK_SCALES)
   LEAN_DEVICE void copy_scales(u32 stage_base, int tokens) {
-    constexpr int kPieces = kBlockScaleBytes / kBlockScaleCopy, kOfTensor = kStepTokens * kPieces;
-    static_assert(2 * kOfTensor % 32 == 0, "all lanes copy alike");
-#pragma unroll
-    for (int i = 0; i < 2 * kOfTensor / 32; i++) {
-      const int at_piece = i * 32 + lane, piece = at_piece % kOfTensor, token = piece / kPieces;
-      const int column = piece % kPieces * kBlockScaleCopy;
-      const bool keys = at_piece < kOfTensor, valid = token < tokens;
-      const char* const from = at.scale(valid ? token : 0) + (keys ? 0 : v_scales_apart) + column;
-      copy_block_scales((keys ? k_scales_at(stage_base, token) : v_scales_at(stage_base, token)) + (u32)column, from,
-                        valid);
-    }
+    copy_block_scales(at, v_scales_apart, stage_base, tokens, lane);
   }
 #else
   LEAN_DEVICE void copy_scales(u32 stage_base, int tokens) {

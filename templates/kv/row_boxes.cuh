@@ -5,12 +5,14 @@
 constexpr int kMaps = 2, kGroupPitch = 16 * kRowPitch, kBytesOfGroup = kGroupPitch;
 
 struct Boxes {
+  static constexpr int kArrivals = 1;
   // Of a segment's first token and every other one after it, and of the tokens between them: where boxes begin in their
   // map, in units of eight bytes, and rows in boxes, in bytes.
   int columns[kMaps];
   u32 shift[kMaps];
   int first_odd;  // whether its first token has an odd number
 
+  LEAN_DEVICE void init(const LeanDecodeArgs&) {}
   LEAN_DEVICE void start(const LeanDecodeArgs& args, const Segment& s, KvCursor& at) {
     // Steps of a segment begin an even number of tokens apart, and pages with an even token.
     first_odd = kPageSize > 0 ? 0 : at.place(0).token & 1;
@@ -30,6 +32,9 @@ struct Boxes {
       columns[i] = column & ~1, shift[i] = (u32)(column & 1) * 8;
     }
   }
+
+  LEAN_DEVICE void copy_rest(const KvCursor&, u32, int, u32, int) const {}
+  LEAN_DEVICE StageAddress stage_at(u32 base) const { return {base, {shift[0], shift[1]}}; }
 
   LEAN_DEVICE static int offset(int i) { return i * 8 * kRowPitch; }  // of a box in what 16 tokens take of a stage
   LEAN_DEVICE int map(int i) const { return i ^ first_odd; }          // of tokens of even number, and of odd number

@@ -32,29 +32,24 @@ LEAN_DEVICE u32 v_scale_at(const StageAddress& stage, int block, int half, int g
   return row_at(stage, block, half, g) + (u32)(kRowBytes - 4);
 }
 #elif defined(LEAN_BOXES)
-constexpr LeanBlockBoxes kBoxes = lean_block_boxes(kKRowBytes, kVRowBytes, kBlockScaleBytes, kContiguous);
+constexpr LeanBlockBoxes kBoxes = lean_block_boxes(kKRowBytes, kVRowBytes, kBlockScaleBytes);
 constexpr LeanStage kStage = {kBoxes.v_offset, 0, kStepTokens / 16 * kBoxes.bytes};
 
-// A stage, and where the scales of a token begin in their box, of K and of V.
-struct StageAddress {
-  u32 base, shift[2];
-};
+typedef u32 StageAddress;
 // A stage has 16 tokens at a time: their rows of K, those of V, the scales of K and those of V.
-LEAN_DEVICE u32 k_row_at(const StageAddress& stage, int block, int half, int g) {
-  return stage.base + (u32)(block * kBoxes.bytes + k_token(0, half, g) * kKRowBytes);
+LEAN_DEVICE u32 k_row_at(u32 stage, int block, int half, int g) {
+  return stage + (u32)(block * kBoxes.bytes + k_token(0, half, g) * kKRowBytes);
 }
 // Row r of the four that lane (g, c) multiplies of a block of V.
-LEAN_DEVICE u32 v_row_at(const StageAddress& stage, int block, int c, int r) {
-  return stage.base + (u32)(block * kBoxes.bytes + kBoxes.v_offset + k_token(0, r / 2, 2 * c + r % 2) * kVRowBytes);
+LEAN_DEVICE u32 v_row_at(u32 stage, int block, int c, int r) {
+  return stage + (u32)(block * kBoxes.bytes + kBoxes.v_offset + k_token(0, r / 2, 2 * c + r % 2) * kVRowBytes);
 }
 // Where the scales of a token's blocks are.
-LEAN_DEVICE u32 k_scales_at(const StageAddress& stage, int token) {
-  return stage.base + stage.shift[0] +
-         (u32)(token / 16 * kBoxes.bytes + kBoxes.k_scales_offset + token % 16 * kBoxes.scale_pitch);
+LEAN_DEVICE u32 k_scales_at(u32 stage, int token) {
+  return stage + (u32)(token / 16 * kBoxes.bytes + kBoxes.k_scales_offset + token % 16 * kBlockScaleBytes);
 }
-LEAN_DEVICE u32 v_scales_at(const StageAddress& stage, int token) {
-  return stage.base + stage.shift[1] +
-         (u32)(token / 16 * kBoxes.bytes + kBoxes.v_scales_offset + token % 16 * kBoxes.scale_pitch);
+LEAN_DEVICE u32 v_scales_at(u32 stage, int token) {
+  return stage + (u32)(token / 16 * kBoxes.bytes + kBoxes.v_scales_offset + token % 16 * kBlockScaleBytes);
 }
 #else
 typedef u32 StageAddress;

@@ -230,17 +230,16 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   const std::int64_t of_blocks = kv_encoding(features).block_scale_bytes(problem_.head_dim),
                      k_scales_in_pool = v_in_pool;
   if (of_blocks > 0) {
-    const int of_row = static_cast<int>(of_blocks), aligned = block_scale_alignment(features, of_row);
-    const std::int64_t odd = options_.padded ? block_scale_copy_bytes(of_row) : 0,
-                       apart = options_.padded ? aligned : 0;
+    const int of_row = static_cast<int>(of_blocks), aligned = block_scale_alignment(features, problem_.layout, of_row);
+    const std::int64_t odd = options_.padded ? block_scale_copy_bytes(of_row) : 0;
     if (problem_.layout == KvLayout::contiguous) {
       // Boxes take what is adjacent.
       args_.kv_scale_stride_token = of_blocks + (copies_boxes(features) ? 0 : odd);
-      args_.kv_scale_stride_head = round_up(tokens * args_.kv_scale_stride_token, aligned) + apart;
+      args_.kv_scale_stride_head = tokens * args_.kv_scale_stride_token + (options_.padded ? aligned : 0);
       args_.kv_scale_stride_batch = round_up(problem_.kv_heads * args_.kv_scale_stride_head, kUnitBytes);
     } else {
       args_.kv_scale_stride_head = of_blocks + odd;
-      args_.kv_scale_stride_token = round_up(problem_.kv_heads * args_.kv_scale_stride_head, aligned) + apart;
+      args_.kv_scale_stride_token = problem_.kv_heads * args_.kv_scale_stride_head + odd;
       args_.kv_scale_stride_batch = round_up(tokens * args_.kv_scale_stride_token, kUnitBytes);
     }
     // A page in one pool has K, the scales of its blocks, V, and theirs.

@@ -72,7 +72,9 @@ KernelSpec with_tunables(KernelSpec base, const Tunables& tunables) {
   base.tile = layout_of(base).step_tokens * tunables.steps_per_tile;
   base.stages = loads_to_registers(base.load) ? 1 : tensor ? up_to(tunables.stages, base.warps / 4) : tunables.stages;
   base.ctas_per_sm = tunables.ctas_per_sm;
-  base.pdl = tunables.pdl && base.arch.major >= 9 && (base.load == LoadPath::tensor || !stages_scales(base.features));
+  base.pdl =
+      tunables.pdl && base.arch.major >= 9 &&
+      (!stages_scales(base.features) || (base.load == LoadPath::tensor && boxes_bring_all(base.features, base.layout)));
   return base;
 }
 

@@ -165,6 +165,17 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
     spec.warps = 12, spec.stages = 3;
     specs.push_back(spec);
   }
+  // Boxes of warps: rows that hold their scales, and pages with scales of blocks, adjacent and not.
+  for (const KvFormat format : {KvFormat::int4, KvFormat::nvfp4}) {
+    for (const auto& [head_dim, group] : {std::pair{64, 8}, std::pair{128, 4}, std::pair{128, 5}, std::pair{256, 3}}) {
+      KernelSpec spec = matrix_spec({9, 0, true}, DType::bf16, 128, LoadPath::tensor, FixUp::ticket, group);
+      spec.features = {.page_size = 16, .kv_format = format};
+      if (format == KvFormat::int4) spec.features.kv_scale = KvScale::in_row;
+      spec.head_dim = head_dim, spec.warps = 8, spec.stages = 2, spec.pdl = group == 4;
+      if (group < 8) spec.warp_tokens = 32;
+      specs.push_back(spec);
+    }
+  }
   // Prefill by mma.sync: warps with 32 query rows, and with 16.
   for (const Arch arch : {Arch{8, 0, false}, Arch{9, 0, true}, Arch{12, 0, true}}) {
     for (const auto& [head_dim, warps] : {std::pair{128, 4}, std::pair{256, 8}}) {

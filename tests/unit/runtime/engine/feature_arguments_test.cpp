@@ -493,15 +493,16 @@ TEST_F(FeatureArguments, PagesOfFourBitFloatsHoldTheScalesOfBlocksBesideKAndV) {
           [&] { args.kv_scale_stride_head = 136; });
   refuses("kv_scale_stride_token is 16, but the problem's KV layout is contiguous: 8",
           [&] { args.kv_scale_stride_token = 16; });
-  // Scales that lie by token begin at any multiple of eight bytes, and tokens at one of 16.
+  // Those that are not adjacent are copied by lanes, eight bytes at a time.
   limits.problem.layout = KvLayout::strided;
   EXPECT_EQ(bound().kv_scale_stride_token, 8 * kHeads);
   EXPECT_EQ(bound().kv_scale_stride_head, 8);
-  refuses("kv_scale_stride_token is 72 elements, not a multiple of 16 (16 bytes)",
-          [&] { args.kv_scale_stride_token = 72; });
-  // Where lanes copy them, eight bytes suffice.
-  features().page_size = 8, args.kv_scale_stride_token = 72, args.v_block_scales = at(0x30008);
+  args.kv_scale_stride_token = 72, args.v_block_scales = at(0x30008);
   EXPECT_EQ(bound().kv_scale_stride_token, 72);
+  refuses("kv_scale_stride_token is 76 elements, not a multiple of 8 (8 bytes)",
+          [&] { args.kv_scale_stride_token = 76; });
+  limits.problem.layout = KvLayout::contiguous, features().page_size = 8, args.kv_scale_stride_token = 16;
+  EXPECT_EQ(bound().kv_scale_stride_token, 16);
   limits.problem.layout = KvLayout::contiguous, features().page_size = 16, args.kv_scale_stride_token = 0;
   args.v_block_scales = at(0x20000 + kSide + kSlots * 64);
   args.k_scale = at<float>(0x8004), args.v_scale = at<float>(0x9004);  // may be null or not
