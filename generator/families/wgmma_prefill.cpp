@@ -61,7 +61,7 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   layout.stage_parts = 2;
   // What a LeanTile takes on an SM: with all rows the matrix unit is the limit, with 64 how fast one SM reads.
   if (spec.features.ragged_q && !spec.features.batch_invariant)
-    layout.tile_positions = 5, layout.light_tile_positions = spec.warps == 12 ? 3 : 4;
+    layout.tile_positions = 5, layout.light_tile_positions = 4;
   // Where contributors wait for each other, one range of a CTA is all that they may wait for. And all warps of a
   // producer that gathers have copies to make.
   if (layout.tile_positions > 1 && !layout.gathers_rows && spec.fixup == FixUp::ticket) layout.most_passes = 4;

@@ -73,10 +73,10 @@ std::vector<EstimatedKernel> estimated_kernels(const DecodeStep& step, std::span
   const double untimed = in_group(step.problem.features) ? 0 : kNotTheDefault;
   const double doubt = kernels.empty() ? untimed : kUntried;
   const std::vector<KernelSpec> usual = usual_kernels(step.device, step.problem);
-  // What the model says wrongly of one of these kernels for prefill, it says of the others as well.
+  // Of prompts alone, what the model says wrongly of one of the kernels for them, it says of the others as well.
+  const bool prompts = step.is_mixed() && step.visible.mix.chunks == step.visible.batch;
   const auto is_default = [&](const KernelSpec& spec) {
-    return same_but_for_fix_up(spec, usual.front()) ||
-           (step.is_mixed() && &family_of(spec) == &family_of(usual.front()));
+    return same_but_for_fix_up(spec, usual.front()) || (prompts && &family_of(spec) == &family_of(usual.front()));
   };
   for (const KernelSpec& spec : usual) add(spec, witnesses.empty() && is_default(spec) ? 0 : doubt);
   return kernels;

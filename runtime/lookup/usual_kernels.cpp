@@ -44,7 +44,7 @@ constexpr Tunables kManyRows[] = {
 // Three warpgroups with 64 query rows each, whose steps are as long as registers allow.
 constexpr Tunables kPrefill[] = {
     {LoadPath::tensor, FixUp::ticket, 112, 12, 28, 4, 1},
-    {LoadPath::tensor, FixUp::ticket, 80, 12, 20, 3, 1},
+    {LoadPath::tensor, FixUp::ticket, 80, 12, 20, 4, 1},
 };
 constexpr Tunables kLatent[] = {
     {LoadPath::tensor, FixUp::ticket, 128, 4, 16, 2, 1}, {LoadPath::tensor, FixUp::ticket, 64, 8, 16, 2, 1},
