@@ -121,8 +121,8 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, int read, 
     for (int tile = 0; tile < kRowTilesOfWarp; tile++) {
       finish_scores(args, s, step, holes, masked, first_row(), score[tile], tile);
       float factor[2];
-      if (soften(args, score[tile], a.max + 2 * tile, a.sum + 2 * tile, factor)) rescale(a, factor, tile);
-      pack_weights(score[tile], weight[tile]);
+      if (raise_maxima(args, score[tile], a.max + 2 * tile, a.sum + 2 * tile, factor)) rescale(a, factor, tile);
+      weigh(args, score[tile], a.max + 2 * tile, a.sum + 2 * tile, weight[tile]);
     }
     const u32 values = first_piece(kv.stage + kVOffset, lane % 16, lane / 16);
 #pragma unroll

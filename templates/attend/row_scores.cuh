@@ -52,18 +52,17 @@ LEAN_DEVICE float weigh(const float (&score)[4], int half, float reference, floa
   return x + y;
 }
 
-// Raises the maxima of rows g and g + 8 to those of the step, and turns scores into weights. factor: what O of the
-// steps before is worth, where the warp has a row whose maximum rose; returns whether it has. Only then do the lanes of
+// Raises the maxima of rows g and g + 8 to those of the step. factor: what the sums, which it multiplies, and O of the
+// steps before are worth, where the warp has a row whose maximum rose; returns whether it has. Only then do the lanes of
 // a row tell each other their maxima. Several chains of dependent instructions go side by side: this is what a
 // warpgroup does while the matrix unit works for the other one, and it must not take longer.
-LEAN_DEVICE bool soften(const LeanDecodeArgs& args, float (&score)[kStepTokens / 8][4], float* max, float* sum,
-                        float (&factor)[2]) {
-  constexpr int kTiles = kStepTokens / 8;
-  float m[4], added[4] = {};  // of each half, the even and the odd tokens
+LEAN_DEVICE bool raise_maxima(const LeanDecodeArgs& args, const float (&score)[kStepTokens / 8][4], float* max,
+                              float* sum, float (&factor)[2]) {
+  float m[4];  // of each half, the even and the odd tokens
 #pragma unroll
   for (int i = 0; i < 4; i++) m[i] = score[0][i];
 #pragma unroll
-  for (int tile = 1; tile < kTiles; tile++)
+  for (int tile = 1; tile < kStepTokens / 8; tile++)
 #pragma unroll
     for (int i = 0; i < 4; i++) m[i] = fmaxf(m[i], score[tile][i]);
 #pragma unroll
@@ -81,26 +80,25 @@ LEAN_DEVICE bool soften(const LeanDecodeArgs& args, float (&score)[kStepTokens /
       sum[half] *= factor[half];
     }
   }
-  const float base[2] = {-reference_of(max[0]) * args.scale_log2, -reference_of(max[1]) * args.scale_log2};
-#pragma unroll
-  for (int tile = 0; tile < kTiles; tile++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      score[tile][i] = exp2_approx(fmaf(score[tile][i], args.scale_log2, base[i / 2]));
-      added[i] += score[tile][i];
-    }
-#pragma unroll
-  for (int half = 0; half < 2; half++) sum[half] += added[2 * half] + added[2 * half + 1];
   return rises;
 }
 
-// Packs the weights of a step, which stand where its scores did, as matrix operand A.
-LEAN_DEVICE void pack_weights(const float (&score)[kStepTokens / 8][4], u32 (&weight)[kStepTokens / 16][4]) {
+// Turns the scores of rows g and g + 8 into weights, packs these as matrix operand A, and adds them to the sums.
+LEAN_DEVICE void weigh(const LeanDecodeArgs& args, const float (&score)[kStepTokens / 8][4], const float* max,
+                       float* sum, u32 (&weight)[kStepTokens / 16][4]) {
+  const float base[2] = {-reference_of(max[0]) * args.scale_log2, -reference_of(max[1]) * args.scale_log2};
+  float added[4] = {};
 #pragma unroll
   for (int tile = 0; tile < kStepTokens / 8; tile++)
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-      weight[tile / 2][tile % 2 * 2 + half] = Operand::pack(score[tile][2 * half], score[tile][2 * half + 1]);
+    for (int half = 0; half < 2; half++) {
+      const float x = exp2_approx(fmaf(score[tile][2 * half], args.scale_log2, base[half])),
+                  y = exp2_approx(fmaf(score[tile][2 * half + 1], args.scale_log2, base[half]));
+      added[2 * half] += x, added[2 * half + 1] += y;
+      weight[tile / 2][tile % 2 * 2 + half] = Operand::pack(x, y);
+    }
+#pragma unroll
+  for (int half = 0; half < 2; half++) sum[half] += added[2 * half] + added[2 * half + 1];
 }
 
 // Adds up the lanes' shares of the row sums.

@@ -193,8 +193,8 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   look_at_masks();
   wgmma_wait<0>();
   finish();
-  soften(args, score, a.max, a.sum, factor);
-  pack_weights(score, weight);
+  raise_maxima(args, score, a.max, a.sum, factor);
+  weigh(args, score, a.max, a.sum, weight);
 #pragma unroll 1
   for (read += kStepTokens; read < end; read += kStepTokens) {
     before = step, before_holes = holes, before_at = at;
@@ -209,18 +209,13 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
     look_at_masks();
     wgmma_wait<1>();
     finish();
-    const bool rises = soften(args, score, a.max, a.sum, factor);
-    pin(score);
-    // ptxas moves a wait to the front of its basic block. This one must come behind the softmax, so there are two.
-    if (rises) {
-      wgmma_wait<0>();
-      pin(a.out);
-      rescale(a, factor);
-    }
+    const bool rises = raise_maxima(args, score, a.max, a.sum, factor);
+    // O += P V has had the time of that. ptxas moves a wait to the front of its basic block, and so behind the maxima.
     wgmma_wait<0>();
     pin(a.out);
     if (signals) arrive(empty_barriers(ring, before_at) + 8);
-    pack_weights(score, weight);
+    if (rises) rescale(a, factor);
+    weigh(args, score, a.max, a.sum, weight);
   }
   wait_ring(args, full_barriers(ring, at) + 8, at.parity);
   finish_values(step, holes, ring, at, warpgroup);

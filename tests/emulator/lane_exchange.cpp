@@ -1,5 +1,5 @@
 // lane_exchange.cpp -- what the lanes of a warp do together (PTX ISA, "shfl.sync", "vote.sync", "match.sync",
-// "redux.sync", "bar.warp.sync", "activemask", "elect.sync").
+// "redux.sync", "bar.warp.sync", "activemask").
 #include <algorithm>
 #include <bit>
 
