@@ -89,6 +89,7 @@ void add_constants_of_features(KernelSource& source) {
   if (layout.copies_boxes) source.define("LEAN_BOXES");
   if (layout.copies_boxes && has_scales_in_rows(features)) source.define("LEAN_ROW_BOXES");
   if (layout.heads_in_step) source.define("LEAN_HEADS_IN_STEP");
+  if (layout.weights_beside) source.define("LEAN_WEIGHTS_BESIDE");
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");
   if (features.window > 0 && features.q_len > 1 && features.mask == QueryMask::full) source.define("LEAN_SEES_AHEAD");
   if (features.spans) source.define("LEAN_SPANS");

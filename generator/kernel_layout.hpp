@@ -102,6 +102,8 @@ struct KernelLayout {
   /// softmax state (templates/merge/held_results.cuh). Elsewhere the states of a CTA's warps or warpgroups meet in
   /// shared memory.
   bool holds_results = false;
+  /// Where warpgroups have roles, whether a stage has a place for weights beside K, all of which is V.
+  bool weights_beside = false;
   /// Whether the warps write a whole output tile row by row, by way of shared memory (templates/merge/write_rows.cuh).
   bool writes_rows = false;
 

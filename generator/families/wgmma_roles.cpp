@@ -19,12 +19,11 @@ bool takes(const KernelSpec& spec) {
 
 Result<void> supports(const KernelSpec& spec) {
   if (auto ok = supports_wgmma(spec); !ok) return ok;
-  // Each half of V is a whole number of panels, and a matrix instruction takes no more than 256 columns. The weights
-  // take the place of 64 columns behind V.
-  if (value_dim(spec) % 256 != 0 || spec.head_dim < value_dim(spec) + 64)
+  // Each half of V is a whole number of panels, and a matrix instruction takes no more than 256 columns.
+  if (value_dim(spec) % 256 != 0)
     return unsupported_spec(
         fmt::format("8 warps over a latent cache of {} columns, {} of them V", spec.head_dim, value_dim(spec)),
-        "V takes a multiple of 256, and 64 more are left; choose 4 warps");
+        "V takes a multiple of 256; choose 4 warps");
   // O fills the registers of both warpgroups, and the addresses of other ranks' memory would be spilled.
   if (in_group(spec.features))
     return unsupported_spec("context_parallel over a latent cache with 8 warps and more than 16 query rows",
@@ -58,10 +57,13 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   layout.producer_registers = layout.gathers_rows ? 88 : 40;
   layout.stage_parts = 2;
   layout.holds_results = true;
+  // The weights take the place of 64 columns behind V, or of as many behind all columns.
+  layout.weights_beside = spec.head_dim == value_dim(spec);
+  const int beside = layout.weights_beside ? 64 : 0;
   layout.writes_rows = writes_rows_whole(spec, layout, 2);
   layout.shared_bytes =
       lean_warpgroup_shared_bytes(0, 1, lean_role_operand_bytes(spec.head_dim, spec.stages), spec.stages,
-                                  lean_warpgroup_stage_bytes(layout.step_tokens, cache_columns(spec)));
+                                  lean_warpgroup_stage_bytes(layout.step_tokens, cache_columns(spec) + beside));
 }
 
 void add_modules(KernelSource& source) {

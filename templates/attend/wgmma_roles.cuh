@@ -5,8 +5,8 @@
 //
 // The leader issues S of a step right behind O += P V of the step before, so that the matrix unit goes on while it
 // waits (but see kReleasesFirst). P takes the place of the step's last 64 columns of K, which are no part of V and
-// which nobody reads once S is there. A stage has two parts, which become full and empty one by one: the columns of the
-// leader's half of V, and all others.
+// which nobody reads once S is there. Where all columns are V, a stage has a panel for P behind them. A stage has two
+// parts, which become full and empty one by one: the columns of the leader's half of V, and all others.
 
 // Whether the leader is done with a step before it asks for the next one. With one stage the next rows come where this
 // step's are. Gathered rows take longer to come than a stage is read, so the stage should be free early. Where rows are
@@ -16,7 +16,13 @@ constexpr bool kReleasesFirst = kStages == 1 || (kGathers && !kConvertsRows);
 constexpr int kHalfValueDim = kValueDim / 2;
 constexpr int kOutTiles = kHalfValueDim / 8;  // eight-dim tiles of a warpgroup
 static_assert(kRows <= 64 && kWarpgroups == 2, "a warpgroup has 64 matrix rows, and there are two halves of O");
+#if defined(LEAN_WEIGHTS_BESIDE)
+static_assert(kStepTokens == 64, "P has 64 columns, and a panel holds them");
+constexpr int kWeightPanel = kKPanels;
+#else
 static_assert(kStepTokens == 64 && kKPanels > kVPanels, "P has 64 columns, and a panel of K holds them");
+constexpr int kWeightPanel = kKPanels - 1;
+#endif
 
 // O stays as lanes hold it: of 16 dims, position 4 c + i is dim 2c + i, and position 4 c + 2 + i is dim 8 + 2c + i.
 constexpr int kSecondPair = 8;
@@ -49,7 +55,7 @@ LEAN_DEVICE void init_weighed(u32 barriers) {
   for (int s = 0; s < kStages; s++) init_barrier(barriers + (u32)(s * 8), 4);  // the leader's warps
 }
 
-LEAN_DEVICE u32 weights_of(u32 stage) { return stage + (kKPanels - 1) * kPanelBytes; }
+LEAN_DEVICE u32 weights_of(u32 stage) { return stage + kWeightPanel * kPanelBytes; }
 
 // A warpgroup's half of O: (row g, dim 2c) (g, 2c + 1) (g + 8, 2c) (g + 8, 2c + 1) of each eight dims, and the
 // rows' state. Maxima are in raw score units and the true running ones.

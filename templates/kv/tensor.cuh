@@ -15,8 +15,13 @@ constexpr int kPanelBytes = kStepTokens * 128;
 constexpr int kKStageBytes = kKPanels * kPanelBytes;
 constexpr int kVOffset = kLatent ? 0 : kKStageBytes;  // where V of a stage begins
 constexpr int kStageColumns = kLatent ? kHeadDim : kHeadDim + kValueDim;
+#if defined(LEAN_WEIGHTS_BESIDE)
+constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kStageColumns + 64);  // attend/wgmma_roles.cuh
+static_assert(kStageBytes == kKStageBytes + kPanelBytes, "a stage is made of panels");
+#else
 constexpr int kStageBytes = lean_warpgroup_stage_bytes(kStepTokens, kStageColumns);
 static_assert(kStageBytes == kKStageBytes + (kLatent ? 0 : kVPanels * kPanelBytes), "a stage is made of panels");
+#endif
 
 // The panel of K with which a part of a stage begins. V, where K does not hold it, is in the last part.
 LEAN_DEVICE constexpr int first_panel(int part) {
