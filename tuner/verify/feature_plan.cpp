@@ -254,6 +254,7 @@ std::vector<Setting> selection_settings() {
       latent([](Features& f) { f.selection_block = 64, f.q_len = 3; }),
       latent([](Features& f) { f.selection_block = 16, f.page_size = 16, f.batch_invariant = true; }),
       latent([](Features& f) { f.kv_format = KvFormat::fp8_e4m3, f.selection_block = 1; }),
+      with([](Features& f) { f.latent = f.selection_in_pool = true, f.selection_block = 1, f.page_size = 64; }, 512),
   };
 }
 

@@ -430,7 +430,6 @@ TEST(KernelSpec, ALatentCacheIsReadOnceByWarpgroupsWithRoles) {
     return ok ? std::string() : ok.error().message;
   };
   EXPECT_NE(refusal([](KernelSpec& s) { s.features.v_head_dim = 384; }).find("384"), std::string::npos);
-  EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 512; }).find("512"), std::string::npos);
   EXPECT_NE(refusal([](KernelSpec& s) { s.warps = 12; }).find("12 warps"), std::string::npos);
   EXPECT_NE(refusal([](KernelSpec& s) { s.warp_tokens = 32, s.tile = 128; }).find("128 tokens"), std::string::npos);
   EXPECT_NE(refusal([](KernelSpec& s) { s.head_dim = 656; }).find("656"), std::string::npos);
@@ -679,6 +678,23 @@ TEST(KernelSpec, ScalesOfBlocksTravelWithTheRowsOnOneLoadPath) {
   }
   EXPECT_EQ(why_not([](KernelSpec& s) { s.pdl = true; }),
             "programmatic dependent launch with KV format nvfp4 and kv_scale tensor");
+}
+
+TEST(KernelSpec, WeightsOfRolesHaveAPlaceWhereAllColumnsAreValues) {
+  KernelSpec spec{.arch = {9, 0, true}, .head_dim = 576, .group = 64, .load = LoadPath::tensor, .warps = 8};
+  spec.features = {.page_size = 64, .v_head_dim = 512, .latent = true};
+  spec.warp_tokens = 16, spec.tile = 64, spec.stages = 2;
+  KernelSpec values = spec;
+  values.head_dim = 512, values.features.v_head_dim = 0;
+  for (const KernelSpec& one : {spec, values}) {
+    const auto valid = validate(one);
+    ASSERT_TRUE(valid) << valid.error().message;
+    EXPECT_EQ(layout_of(one).family, &kWgmmaRoles);
+  }
+  // Both have nine panels a stage; q has one less.
+  EXPECT_EQ(layout_of(spec).shared_bytes - layout_of(values).shared_bytes, 64 * 64 * 2);
+  EXPECT_FALSE(layout_of(spec).weights_beside);
+  EXPECT_TRUE(layout_of(values).weights_beside);
 }
 
 TEST(KernelSpec, BoxesBringPagesWithScalesOfBlocks) {
