@@ -88,6 +88,7 @@ void add_constants_of_features(KernelSource& source) {
   if (has_nibbles(features)) source.define("LEAN_NIBBLES");
   if (layout.copies_boxes) source.define("LEAN_BOXES");
   if (layout.copies_boxes && has_scales_in_rows(features)) source.define("LEAN_ROW_BOXES");
+  if (has_scales(features) && !has_token_scales(features)) source.define("LEAN_HELD_SCALE");
   if (layout.heads_in_step) source.define("LEAN_HEADS_IN_STEP");
   if (layout.weights_beside) source.define("LEAN_WEIGHTS_BESIDE");
   if (needs_positions(features) && features.window > 0) source.define("LEAN_WINDOW_OF_PART");

@@ -24,7 +24,7 @@ static_assert(!kQueryInShared || kQueryBytes == kRowTiles * kKPairs * 32 * 4, "a
 struct Query {
   u32 row[kRowTiles][kQueryInShared ? 1 : kKPairs];
   u32* words;  // [row tiles][kKPairs / 2][32 lanes][2], this lane's
-#if defined(LEAN_BLOCK_SCALES)
+#if defined(LEAN_HELD_SCALE)
   float scale;  // of products with K
 #endif
 
@@ -55,7 +55,7 @@ LEAN_DEVICE void place_query(Query& q, unsigned char* shared, int lane) {
 #if defined(LEAN_NIBBLES)
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
   const int g = lane / 4, c = lane % 4;
-#if defined(LEAN_BLOCK_SCALES)
+#if defined(LEAN_HELD_SCALE)
   q.scale = k_scale_of(args, s, 0, true);
 #endif
 #pragma unroll
@@ -79,6 +79,9 @@ LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int la
 LEAN_DEVICE void load_query(const LeanDecodeArgs& args, const Segment& s, int lane, Query& q) {
   constexpr int kWords = 2 / kKvBytes;  // words of q to one of K
   const int g = lane / 4, c = lane % 4;
+#if defined(LEAN_HELD_SCALE)
+  q.scale = k_scale_of(args, s, 0, true);
+#endif
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; tile++) {
     const Row row = row_of(s.query, s.row_block, tile * 8 + g);
@@ -161,8 +164,8 @@ LEAN_DEVICE void change_units(Attention& a, const float (&top)[kLaneRows]) {
   }
 }
 
-// Whether scores still lack the scales of K when they are finished.
-#if defined(LEAN_BLOCK_SCALES)
+// Whether scores still lack the scales of K when they are finished: a load of them would be waited for in each step.
+#if defined(LEAN_HELD_SCALE)
 constexpr bool kScalesScores = false;
 #else
 constexpr bool kScalesScores = kHasScales;
@@ -286,7 +289,7 @@ LEAN_DEVICE void attend(const LeanDecodeArgs& args, const Segment& s, const Step
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
       for (int i = 0; i < 4; i++) score[block][tile][i] = sum[tile][0][i] + sum[tile][1][i];
-#if defined(LEAN_BLOCK_SCALES)
+#if defined(LEAN_HELD_SCALE)
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; tile++)
 #pragma unroll
