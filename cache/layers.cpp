@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -57,17 +56,6 @@ std::pair<int, int> software_distance(const Winner& winner, const Software& now)
   if (same_software(winner, now)) return {0, 0};
   if (same_kernel(winner, now)) return {1, 0};
   return {2, -winner.library_version};
-}
-
-/// The same, which asks once for each configuration: thousands of winners share some dozens.
-Software remembering(const Software& now) {
-  if (!now.kernel_revision) return now;
-  const auto known = std::make_shared<std::map<std::string, std::string>>();
-  return {now.environment, [ask = now.kernel_revision, known](const std::string& config) {
-            const auto [at, made] = known->try_emplace(config);
-            if (made) at->second = ask(config);
-            return at->second;
-          }};
 }
 
 /// Appends the winners of a layer that no layer before it has, and replaces those that are farther from `now`.
@@ -143,11 +131,10 @@ std::filesystem::path installed_database(const std::filesystem::path& directory)
 std::vector<LayerContents> layer_contents(const std::optional<std::filesystem::path>& user_directory,
                                           const Software& now) {
   std::vector<LayerContents> all;
-  const Software software = remembering(now);
   for (Layer& layer : layers(user_directory)) {
     LayerContents& contents = all.emplace_back();
     auto db = try_to_open(layer);
-    auto devices = db ? devices_of(**db, software) : tl::unexpected(db.error());
+    auto devices = db ? devices_of(**db, now) : tl::unexpected(db.error());
     if (devices) {
       contents.devices = *std::move(devices);
     } else {
@@ -162,13 +149,12 @@ LayeredWinners load_layered_winners(const DeviceModel& device,
                                     const std::optional<std::filesystem::path>& user_directory, const Software& now) {
   LayeredWinners result;
   const Remarks remarks{result.warnings, result.locked};
-  const Software software = remembering(now);
   for (const Layer& layer : layers(user_directory)) {
     const auto db = open_layer(layer, remarks);
     if (!db) continue;
-    auto winners = winners_of(*db, layer, device, std::nullopt, software, remarks);
+    auto winners = winners_of(*db, layer, device, std::nullopt, now, remarks);
     if (!winners) continue;
-    add_winners(*std::move(winners), layer, software, result);
+    add_winners(*std::move(winners), layer, now, result);
   }
   return result;
 }
@@ -195,18 +181,17 @@ WinnersByProblem open_layered_winners(const DeviceModel& device,
   }
   result.read = [usable = std::move(usable), device, now](std::span<const std::string> problems) {
     LayeredWinners read;
-    const Software software = remembering(now);
     for (const Layer& layer : usable) {
       const Remarks said{read.warnings, read.locked};
       const auto db = open_layer(layer, said);
       if (!db) continue;
       std::vector<Winner> winners;
       for (const std::string& problem : problems) {
-        auto more = winners_of(*db, layer, device, problem, software, said);
+        auto more = winners_of(*db, layer, device, problem, now, said);
         if (!more) break;
         std::move(more->begin(), more->end(), std::back_inserter(winners));
       }
-      add_winners(std::move(winners), layer, software, read);
+      add_winners(std::move(winners), layer, now, read);
     }
     return read;
   };

@@ -95,7 +95,7 @@ struct Software {
   /// Driver, NVRTC and library revision; nullopt: as in the newest session of the device model.
   std::optional<Environment> environment = {};
   /// The present revision of the kernel of a configuration, which is given as its text; empty where the library has no
-  /// such kernel. Null: not known.
+  /// such kernel. Null: not known. Quick, because it is asked for every winner that is read.
   std::function<std::string(const std::string& config)> kernel_revision = {};
 };
 

@@ -1,6 +1,13 @@
 // device_identity.cpp -- from the facts of a GPU to its device model and environment.
 #include "runtime/lookup/device_identity.hpp"
 
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "generator/generator.hpp"
@@ -42,9 +49,20 @@ DeviceModel device_model(const DeviceFacts& device) {
 }
 
 Software with_kernels(std::optional<Environment> environment) {
-  return {std::move(environment), [](const std::string& text) {
-            const Result<Config> config = config_from_json(text);
-            return config ? kernel_revision(config->spec) : std::string();
+  struct Known {
+    std::mutex mutex;
+    std::map<std::string, std::string, std::less<>> revisions;
+  };
+  return {std::move(environment), [known = std::make_shared<Known>()](const std::string& text) {
+            // Winners differ mostly in their grids, which come first in the text. Each kernel is read once.
+            const std::string_view kernel = std::string_view(text).substr(std::min(text.find("\"spec\""), text.size()));
+            const std::lock_guard lock(known->mutex);
+            auto found = known->revisions.find(kernel);
+            if (found == known->revisions.end()) {
+              const Result<Config> config = config_from_json(text);
+              found = known->revisions.emplace(kernel, config ? kernel_revision(config->spec) : "").first;
+            }
+            return found->second;
           }};
 }
 

@@ -311,7 +311,8 @@ TEST_F(FakeGpuEngine, DebugModeTellsApartThePerThreadStreamsOfTwoThreads) {
 }
 
 /// Stores a winner with this grid for problem_ at shape_ on the fake GPU, as if it had been measured in `environment`.
-void store_winner(const std::filesystem::path& directory, std::int64_t grid, const Environment& environment) {
+void store_winner(const std::filesystem::path& directory, std::int64_t grid, const Environment& environment,
+                  const std::string& kernel = "") {
   const DeviceFacts facts = device_facts(0).value();
   const DecodeProblem problem;
   const Shape shape{.batch = 2, .max_batch = 0, .longest_context = 1024, .total_context = 0};
@@ -322,6 +323,7 @@ void store_winner(const std::filesystem::path& directory, std::int64_t grid, con
   Trial trial;
   trial.problem = to_json(problem), trial.shape = to_json(shape), trial.policy = "cold", trial.config = to_json(config);
   trial.median_us = 10;
+  trial.kernel_revision = kernel;
   ASSERT_TRUE(db->add_trial(session, trial));
   ASSERT_TRUE(db->rebuild_winners());
 }
@@ -376,6 +378,22 @@ TEST_F(FakeGpuEngine, UsesAWinnerOfAnotherDriverAndSaysThatItIsStale) {
     ASSERT_TRUE(plan) << plan.error().message;
     EXPECT_EQ(plan->info().stale, choice->stale);
     EXPECT_EQ(plan->info().grid, 64);
+  }
+}
+
+TEST_F(FakeGpuEngine, CallsAWinnerOfAnotherLibraryStaleOnlyIfItsKernelHasChanged) {
+  use_fresh_directory();
+  Environment then = current_environment(device_facts(0).value());
+  then.library_revision = "an older one";
+  const DeviceFacts facts = device_facts(0).value();
+  const Config config = default_config({facts, {}, {.batch = 2, .longest_context = 1024}});
+  for (const bool changed : {false, true}) {
+    std::filesystem::remove(directory_ / "tuning.db");
+    store_winner(directory_, 64, then, changed ? "another" : kernel_revision(config.spec));
+    const auto choice = open().lookup(problem_, shape_);
+    ASSERT_TRUE(choice);
+    EXPECT_EQ(choice->grid, 64);
+    EXPECT_EQ(choice->stale != 0, changed);
   }
 }
 
