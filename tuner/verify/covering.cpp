@@ -1,4 +1,4 @@
-// covering.cpp -- a greedy cover of traits and of pairs of traits.
+// covering.cpp -- a greedy cover of traits.
 #include "tuner/verify/covering.hpp"
 
 #include <fmt/format.h>
@@ -49,18 +49,18 @@ std::size_t price_of(const KernelSpec& spec) {
 
 }  // namespace
 
-KernelTraits traits_of(const KernelSpec& spec) {
+std::vector<std::string> traits_of(const KernelSpec& spec) {
   const Features& f = spec.features;
-  KernelTraits traits;
-  traits.paired = {fmt::format("load path {}", to_string(spec.load)),
-                   fmt::format("{}", to_string(spec.dtype)),
-                   fmt::format("layout {}", to_string(spec.layout)),
-                   fmt::format("fix-up {}", to_string(spec.fixup)),
-                   spec.lse ? "LSE" : "no LSE",
-                   spec.pdl ? "dependent launch" : "ordinary launch",
-                   cache_of(f),
-                   f.page_size > 0 ? "pages" : "dense cache",
-                   queries_of(f)};
+  const KernelLayout layout = layout_of(spec);
+  std::vector<std::string> traits{fmt::format("family {}", layout.family->name),
+                                  std::string(to_string(spec.dtype)),
+                                  fmt::format("layout {}", to_string(spec.layout)),
+                                  fmt::format("fix-up {}", to_string(spec.fixup)),
+                                  spec.lse ? "LSE" : "no LSE",
+                                  spec.pdl ? "dependent launch" : "ordinary launch",
+                                  cache_of(f),
+                                  f.page_size > 0 ? "pages" : "dense cache",
+                                  queries_of(f)};
   const std::pair<bool, const char*> kFeatures[] = {
       {f.ragged_q, "ragged query tokens"},
       {f.packed_kv, "packed K and V"},
@@ -77,44 +77,14 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {f.append, "append"},
       {f.rope == Rope::half_split, "rotation of halves"},
       {f.rope == Rope::interleaved, "interleaved rotation"},
+      {f.rope_dim > 0, "rotation of some dims"},
       {f.batch_invariant, "batch invariance"},
       {f.selection_block > 0 && !f.selection_in_pool, "selection in the context"},
       {f.selection_in_pool, "selection in the pool"},
       {f.second_cache, "second cache"},
   };
   for (const auto& [is, name] : kFeatures) {
-    if (is) traits.paired.emplace_back(name);
-  }
-
-  const KernelLayout layout = layout_of(spec);
-  traits.single.push_back(fmt::format("family {}", layout.family->name));
-  const std::pair<const char*, int> kNumbers[] = {
-      {"group", spec.group},
-      {"page size", f.page_size},
-      {"query tokens", f.q_len},
-      {"selection block", f.selection_block},
-      {"ranks", ranks_of_context(f)},
-      {"unit", f.context_interleave},
-      {"warps", spec.warps},
-      {"tokens of a warp", spec.warp_tokens},
-      {"stages", spec.stages},
-      {"CTAs per SM", spec.ctas_per_sm},
-      {"producer warps", layout.producer_warps},
-  };
-  // Numbers of one octave are alike.
-  const auto octave = [](int value) { return std::bit_ceil(static_cast<unsigned>(value)); };
-  for (const auto& [name, value] : kNumbers) traits.single.push_back(fmt::format("{} up to {}", name, octave(value)));
-  traits.single.push_back(
-      fmt::format("head size up to {}, a multiple of {}", octave(spec.head_dim), std::gcd(spec.head_dim, 64)));
-  const std::pair<bool, const char*> kParts[] = {
-      {in_group(f), "rank of a group"},
-      {has_part_of_context(f) && !in_group(f), "part over NCCL"},
-      {has_part_of_context(f) && f.context_interleave == 0, "contiguous parts"},
-      {f.context_interleave > 0, "units in turn"},
-      {f.replicate_output, "replicated output"},
-  };
-  for (const auto& [is, name] : kParts) {
-    if (is) traits.single.emplace_back(name);
+    if (is) traits.emplace_back(name);
   }
   const std::pair<bool, const char*> kModules[] = {
       {!layout.family->query_rows_lead && layout.holds_results && spec.warps == 8, "columns are split"},
@@ -133,45 +103,56 @@ KernelTraits traits_of(const KernelSpec& spec) {
       {layout.tile_positions > 1, "LeanTiles are weighed"},
   };
   for (const auto& [is, name] : kModules) {
-    if (is) traits.single.push_back(fmt::format("{}, load path {}", name, to_string(spec.load)));
+    if (is) traits.emplace_back(name);
+  }
+  for (std::string& trait : traits) trait += fmt::format(", load path {}", to_string(spec.load));
+  if (f.page_size > 0) traits.push_back(fmt::format("pages, {}", cache_of(f)));
+  if (f.append) traits.push_back(fmt::format("append, {}", cache_of(f)));
+
+  const std::pair<const char*, int> kNumbers[] = {
+      {"group", spec.group},
+      {"page size", f.page_size},
+      {"query tokens", f.q_len},
+      {"selection block", f.selection_block},
+      {"ranks", ranks_of_context(f)},
+      {"warps", spec.warps},
+      {"tokens of a warp", spec.warp_tokens},
+      {"stages", spec.stages},
+      {"CTAs per SM", spec.ctas_per_sm},
+      {"producer warps", layout.producer_warps},
+  };
+  // Numbers of one octave are alike.
+  const auto octave = [](int value) { return std::bit_ceil(static_cast<unsigned>(value)); };
+  for (const auto& [name, value] : kNumbers) traits.push_back(fmt::format("{} up to {}", name, octave(value)));
+  traits.push_back(
+      fmt::format("head size up to {}, a multiple of {}", octave(spec.head_dim), std::gcd(spec.head_dim, 64)));
+  const std::pair<bool, const char*> kParts[] = {
+      {in_group(f), "rank of a group"},
+      {has_part_of_context(f) && !in_group(f), "part over NCCL"},
+      {has_part_of_context(f) && f.context_interleave == 0, "contiguous parts"},
+      {f.context_interleave > 0, "units in turn"},
+      {f.replicate_output, "replicated output"},
+  };
+  for (const auto& [is, name] : kParts) {
+    if (is) traits.emplace_back(name);
   }
   return traits;
 }
 
 CrossSection cross_section(const std::vector<VerifyKernel>& plan) {
   Numbers numbers;
-  struct Met {
-    std::vector<std::size_t> single, paired;
-  };
-  std::vector<Met> traits(plan.size());
+  std::vector<std::vector<std::size_t>> met(plan.size());  // the numbers of its traits
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    const KernelTraits named = traits_of(plan[i].specs.front());
-    for (const std::string& trait : named.single) traits[i].single.push_back(numbers.of(trait));
-    for (const std::string& trait : named.paired) traits[i].paired.push_back(numbers.of(trait));
+    for (const std::string& trait : traits_of(plan[i].specs.front())) met[i].push_back(numbers.of(trait));
   }
-  // Everything that a kernel meets becomes a place: of a trait its number, of a pair one behind all of these.
-  const std::size_t count = numbers.count();
-  std::vector<bool> missing(count + count * count);
-  std::vector<std::vector<std::size_t>> met(plan.size());
-  for (std::size_t i = 0; i < plan.size(); ++i) {
-    const auto& [single, paired] = traits[i];
-    met[i] = single;
-    met[i].insert(met[i].end(), paired.begin(), paired.end());
-    for (const std::size_t a : paired) {
-      for (const std::size_t b : paired) {
-        if (a < b) met[i].push_back(count + a * count + b);
-      }
-    }
-    for (const std::size_t place : met[i]) missing[place] = true;
-  }
-  CrossSection section{.chosen = std::vector<bool>(plan.size()), .coverage = {}};
+  std::vector<bool> missing(numbers.count(), true);
+  CrossSection section{.chosen = std::vector<bool>(plan.size()),
+                       .coverage = {.of_kernels = plan.size(), .traits = numbers.count()}};
   Coverage& coverage = section.coverage;
-  coverage.of_kernels = plan.size(), coverage.traits = count;
-  coverage.pairs = static_cast<std::size_t>(std::count(missing.begin(), missing.end(), true)) - count;
 
   const auto brings = [&](std::size_t kernel) {
     return static_cast<std::size_t>(
-        std::count_if(met[kernel].begin(), met[kernel].end(), [&](std::size_t place) { return missing[place]; }));
+        std::count_if(met[kernel].begin(), met[kernel].end(), [&](std::size_t trait) { return missing[trait]; }));
   };
   // The kernel is next that brings most for its price. What it brings only becomes less, so an earlier count is looked
   // at again when it comes to the top.
@@ -194,7 +175,7 @@ CrossSection cross_section(const std::vector<VerifyKernel>& plan) {
       best.emplace(now, kernel);
       continue;
     }
-    for (const std::size_t place : met[kernel]) missing[place] = false;
+    for (const std::size_t trait : met[kernel]) missing[trait] = false;
     section.chosen[kernel] = true;
     ++coverage.kernels;
   }

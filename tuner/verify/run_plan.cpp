@@ -69,16 +69,21 @@ RunPlan plan_run(Arch arch, const VerifyOptions& options) {
   };
   if (wanted(VerifyPart::themes)) plan.kernels = filtered(representative_kernels(arch), options.filter);
   plan.representatives = plan.kernels.size();
+  // What takes long to check or to compile comes first, so that the rest is compiled meanwhile.
+  add(VerifyPart::groups, [&] { return rank_kernels(arch); }, {.rank_lengths = rank_lengths});
+  add(VerifyPart::groups, [&] { return rank_part_kernels(arch); }, {.rank_lengths = rank_lengths});
+  add(VerifyPart::groups, [&] { return random_rank_kernels(arch, options.seed, random_rank_combinations(options)); },
+      {.rank_lengths = [seed = options.seed](const KernelSpec& spec) { return random_rank_lengths(spec, seed); }});
   // Cross-checks of the oracles take long on the CPU. A cross-section also has few kernels of a group, all of which the
   // compiler may refuse.
   const std::size_t rare = options.quick ? 4 : 1;
+  add(VerifyPart::prefill, [&] { return prefill_kernels(arch); },
+      {.run = {.name = "prefill", .cases = prefill_cases, .cross_check_every = 5 * rare}});
   add(VerifyPart::features, [&] { return feature_kernels(arch); },
       {.run = {.name = "features",
                .cases = feature_cases,
                .cross_check_every = 5 * rare,
                .every_group_runs = !options.quick}});
-  add(VerifyPart::prefill, [&] { return prefill_kernels(arch); },
-      {.run = {.name = "prefill", .cases = prefill_cases, .cross_check_every = 5 * rare}});
   // The compiler refuses about one in fifty, so some more are planned than are asked for.
   add(VerifyPart::random,
       [&] {
@@ -94,10 +99,6 @@ RunPlan plan_run(Arch arch, const VerifyOptions& options) {
                .cross_check_every = 7 * rare}});
   add(VerifyPart::combinations, [&] { return verify_combinations(arch); },
       {.run = {.name = "combinations", .cases = combination_cases}});
-  add(VerifyPart::groups, [&] { return rank_kernels(arch); }, {.rank_lengths = rank_lengths});
-  add(VerifyPart::groups, [&] { return rank_part_kernels(arch); }, {.rank_lengths = rank_lengths});
-  add(VerifyPart::groups, [&] { return random_rank_kernels(arch, options.seed, random_rank_combinations(options)); },
-      {.rank_lengths = [seed = options.seed](const KernelSpec& spec) { return random_rank_lengths(spec, seed); }});
   if (options.quick && !plan.kernels.empty()) thin(plan);
   return plan;
 }

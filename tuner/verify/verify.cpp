@@ -143,10 +143,8 @@ std::string to_json(const VerifyReport& report) {
   json["passed"] = report.passed;
   json["interrupted"] = report.interrupted;
   if (const auto& coverage = report.coverage) {
-    json["coverage"] = {{"kernels", coverage->kernels},
-                        {"of_kernels", coverage->of_kernels},
-                        {"traits", coverage->traits},
-                        {"pairs", coverage->pairs}};
+    json["coverage"] = {
+        {"kernels", coverage->kernels}, {"of_kernels", coverage->of_kernels}, {"traits", coverage->traits}};
   }
   json["groups"] = nlohmann::json::array();
   for (const VerifyGroup& group : report.groups) {
