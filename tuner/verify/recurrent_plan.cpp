@@ -3,9 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
+#include <thread>
 #include <utility>
 
+#include "cache/cubin/cubin_db.hpp"
+#include "runtime/cuda/compiler.hpp"
+#include "runtime/threads.hpp"
 #include "tuner/oracle/recurrent_case.hpp"
 #include "tuner/verify/runner.hpp"
 
@@ -69,16 +75,26 @@ Result<std::vector<VerifyGroup>> verify_recurrent(std::span<const RecurrentSpec>
       {.batch = 3, .seed = options.seed + 2, .padded = true, .null_slots = true, .zero_is_null = true, .moved = true}};
   const auto stream = Stream::create();
   if (!stream) return tl::unexpected(stream.error());
+  // The cubins are kept for this run alone, because they would fill the user's cache.
+  const std::unique_ptr<CubinCache> cubins = open_cubin_db(std::nullopt, nullptr);
   std::vector<VerifyGroup> groups;
   const auto is_cancelled = [&] { return cancel != nullptr && cancel->load(std::memory_order_relaxed); };
+  std::atomic<std::size_t> compiling = 0;
+  ThreadGroup compilers;
+  compilers.start(std::min<std::size_t>(specs.size(), std::max(1u, std::thread::hardware_concurrency())), [&] {
+    for (std::size_t i = compiling++; i < specs.size() && !is_cancelled(); i = compiling++) {
+      const auto emitted = emit(specs[i]);
+      // What fails fails again where it is checked.
+      if (emitted) static_cast<void>(compile_kernel(emitted->source, emitted->entry, specs[i].arch, cubins.get()));
+    }
+  });
   for (std::size_t next = 0; next < specs.size() && !is_cancelled();) {
     const RecurrentKind kind = specs[next].problem.kind;
     VerifyGroup group{.name = fmt::format("recurrent: {}", to_string(kind))};
     const auto started = Clock::now();
     for (; next < specs.size() && specs[next].problem.kind == kind && !is_cancelled(); ++next) {
       const RecurrentSpec& spec = specs[next];
-      // These cubins are not kept, because they would fill the user's cache.
-      const auto kernel = RecurrentKernel::prepare(spec, nullptr);
+      const auto kernel = RecurrentKernel::prepare(spec, cubins.get());
       if (!kernel) {
         if (kernel.error().code == ErrorCode::nvrtc_missing || kernel.error().code == ErrorCode::context_lost)
           return tl::unexpected(kernel.error());
