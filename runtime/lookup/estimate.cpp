@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "generator/families/family.hpp"
 #include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/specs.hpp"
 #include "runtime/lookup/usual_kernels.hpp"
