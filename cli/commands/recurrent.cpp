@@ -21,7 +21,7 @@ namespace {
 
 struct RecurrentFlags {
   CLI::App *bench = nullptr, *emit = nullptr;
-  std::string kind = "gated_delta", gates, state = "fp32", dtype = "bf16";
+  std::string kind = "gated_delta", gates, state = "fp32", dtype = "bf16", output_gate = "none";
   std::string qk_heads = "16", v_heads = "32", key_dim = "128", value_dim = "128", tokens = "1", batch = "1";
   bool ragged = false, snapshots = false, sweep = false;
   std::string rounds = "31", policy = "cold", out, arch;
@@ -46,6 +46,9 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
   const auto dtype = parse_dtype(flags.dtype);
   if (!dtype) return tl::unexpected(dtype.error());
   problem.dtype = *dtype;
+  const auto output_gate = parse_output_gate(flags.output_gate);
+  if (!output_gate) return tl::unexpected(output_gate.error());
+  problem.output_gate = *output_gate;
   if (!flags.gates.empty()) {
     const auto gates = parse_gates(flags.gates);
     if (!gates) return tl::unexpected(gates.error());
@@ -140,6 +143,9 @@ void add_problem_flags(CLI::App& app, RecurrentFlags& flags) {
   app.add_option("--value-dim", flags.value_dim, "V, the rows of a head's state; default 128")->type_name("N");
   app.add_option("--state", flags.state, "The type of the state in memory; default fp32")->type_name("fp32|bf16");
   app.add_option("--dtype", flags.dtype, "The type of q, k, v and o; default bf16")->type_name("bf16|fp16");
+  app.add_option("--output-gate", flags.output_gate,
+                 "Normalise the output, and multiply it by this function of z; default none")
+      ->type_name(names_of(kOutputGates, "|"));
   app.add_option("--tokens", flags.tokens, "Tokens of a request in a step, 1 to 16; default 1")->type_name("N");
   app.add_flag("--ragged", flags.ragged, "Each request has its own number of tokens");
   app.add_flag("--snapshots", flags.snapshots, "Store the state after each token, in slots of their own");

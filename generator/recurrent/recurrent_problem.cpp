@@ -82,9 +82,13 @@ std::string_view to_string(Gates v) {
   }
   return "given";
 }
+std::string_view to_string(OutputGate v) {
+  return v == OutputGate::none ? "none" : v == OutputGate::silu ? "silu" : "sigmoid";
+}
 std::string_view to_string(StateType v) { return v == StateType::fp32 ? "fp32" : "bf16"; }
 Result<RecurrentKind> parse_recurrent_kind(std::string_view text) { return parse_enum("kind", text, kRecurrentKinds); }
 Result<Gates> parse_gates(std::string_view text) { return parse_enum("form of gates", text, kGates); }
+Result<OutputGate> parse_output_gate(std::string_view text) { return parse_enum("output gate", text, kOutputGates); }
 Result<StateType> parse_state_type(std::string_view text) { return parse_enum("state type", text, kStateTypes); }
 
 RecurrentProblem usual_problem(RecurrentKind kind) {
@@ -135,20 +139,24 @@ std::int64_t state_traffic(const RecurrentProblem& problem, int batch) {
 }
 
 std::string to_json(const RecurrentProblem& problem) {
-  return nlohmann::json{
-      {"kind", to_string(problem.kind)},   {"qk_heads", problem.qk_heads},      {"v_heads", problem.v_heads},
-      {"key_dim", problem.key_dim},        {"value_dim", problem.value_dim},    {"dtype", to_string(problem.dtype)},
-      {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)}, {"normalises", problem.normalises},
-      {"tokens", problem.tokens},          {"ragged", problem.ragged},          {"snapshots", problem.snapshots}}
+  return nlohmann::json{{"kind", to_string(problem.kind)},   {"qk_heads", problem.qk_heads},
+                        {"v_heads", problem.v_heads},        {"key_dim", problem.key_dim},
+                        {"value_dim", problem.value_dim},    {"dtype", to_string(problem.dtype)},
+                        {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)},
+                        {"normalises", problem.normalises},  {"output_gate", to_string(problem.output_gate)},
+                        {"tokens", problem.tokens},          {"ragged", problem.ragged},
+                        {"snapshots", problem.snapshots}}
       .dump();
 }
 
 std::string describe(const RecurrentProblem& problem) {
-  return fmt::format("{}, {}/{} heads of {} x {}, {}, {} state, {} gates{}{}{}{}", to_string(problem.kind),
-                     problem.qk_heads, problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype),
-                     to_string(problem.state), to_string(problem.gates), problem.normalises ? ", L2 norm" : "",
-                     problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "",
-                     problem.ragged ? ", ragged" : "", problem.snapshots ? ", snapshots" : "");
+  return fmt::format(
+      "{}, {}/{} heads of {} x {}, {}, {} state, {} gates{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
+      problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype), to_string(problem.state),
+      to_string(problem.gates), problem.normalises ? ", L2 norm" : "",
+      problem.output_gate == OutputGate::none ? "" : fmt::format(", RMSNorm x {}(z)", to_string(problem.output_gate)),
+      problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "", problem.ragged ? ", ragged" : "",
+      problem.snapshots ? ", snapshots" : "");
 }
 
 }  // namespace v1

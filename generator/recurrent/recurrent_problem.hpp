@@ -52,6 +52,11 @@ struct RecurrentUpdate {
 std::span<const RecurrentUpdate> recurrent_updates();
 const RecurrentUpdate& update_of(RecurrentKind kind);
 
+/// What becomes of the output of a head: nothing, or it is divided by its root mean square and multiplied by a weight
+/// and by a function of z, silu (Qwen3-Next) or sigmoid (KDA).
+enum class OutputGate : std::uint8_t { none, silu, sigmoid };
+inline constexpr std::array kOutputGates{OutputGate::none, OutputGate::silu, OutputGate::sigmoid};
+
 /// What elements of the state are in memory. Arithmetic is in fp32.
 enum class StateType : std::uint8_t { fp32, bf16 };
 inline constexpr std::array kStateTypes{StateType::fp32, StateType::bf16};
@@ -59,10 +64,12 @@ inline int bytes_of(StateType type) { return type == StateType::fp32 ? 4 : 2; }
 
 std::string_view to_string(RecurrentKind v);
 std::string_view to_string(Gates v);
+std::string_view to_string(OutputGate v);
 std::string_view to_string(StateType v);
 /// Errors: invalid_argument, naming the choices.
 Result<RecurrentKind> parse_recurrent_kind(std::string_view text);
 Result<Gates> parse_gates(std::string_view text);
+Result<OutputGate> parse_output_gate(std::string_view text);
 Result<StateType> parse_state_type(std::string_view text);
 
 inline constexpr int kMostRecurrentTokens = 16;
@@ -78,6 +85,7 @@ struct RecurrentProblem {
   StateType state = StateType::fp32;
   Gates gates = Gates::softplus;
   bool normalises = true;  ///< q and k are L2-normalised: x / sqrt(sum x^2 + eps)
+  OutputGate output_gate = OutputGate::none;
   int tokens = 1;          ///< the most of a request in a step, 1..16
   bool ragged = false;     ///< each request has its own number of tokens
   bool snapshots = false;  ///< the state after each token is stored in a slot of its own, not only the last one

@@ -2,15 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "generator/kernel_source.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
-/// Registers of a thread for the state, q, k, the decay, and the next token's; it has 255, and needs others beside
-/// them.
-constexpr int kMostHeldRegisters = 176;
+/// Registers of a thread for the state, q, k, the decay, and the next token's. It has 255, or its share of an SM's, and
+/// needs others beside them.
+constexpr int kMostHeldRegisters = 176, kOtherRegisters = 56;
+
+/// CTAs that every GPU from sm_90 on takes as a cluster.
+constexpr int kMostCtasOfCluster = 8;
 
 int held_registers(const RecurrentSpec& spec) {
   const int columns = spec.problem.key_dim / spec.tunables.row_lanes,
@@ -28,6 +33,9 @@ void add_constants(SourceText& source, const RecurrentSpec& spec) {
   source.number("kGroup", problem.v_heads / problem.qk_heads, "heads of v for each of q and k");
   source.constant("int", "kKeyDim", fmt::format("{}, kValueDim = {}", problem.key_dim, problem.value_dim),
                   "K and V: columns and rows of a head's state");
+  source.number("kOutputGate", static_cast<int>(problem.output_gate),
+                "the output is normalised, and gated: silu, sigmoid");
+  if (problem.output_gate != OutputGate::none && ctas_of_head(spec) > 1) source.define("LEAN_CLUSTER");
   source.number("kStateBytes", bytes_of(problem.state), "of an element of the state in memory");
   source.number("kTokens", problem.tokens, "most tokens of a request");
   source.flag("kRagged", problem.ragged, "each request has its own number of tokens");
@@ -54,7 +62,7 @@ void add_all(SourceText& source, const RecurrentSpec& spec) {
   source.add({"recurrent/arguments.cuh", "prelude.cuh"});
   if (spec.problem.dtype == DType::bf16 || spec.problem.state == StateType::bf16) source.add({"attend/bf16.cuh"});
   if (spec.problem.dtype == DType::fp16) source.add({"attend/fp16.cuh"});
-  source.add({"recurrent/state.cuh", "recurrent/gates.cuh", "recurrent/token.cuh"});
+  source.add({"recurrent/state.cuh", "recurrent/gates.cuh", "recurrent/token.cuh", "recurrent/output.cuh"});
   source.add_entry("recurrent/step.cuh", kernel_name(spec));
 }
 
@@ -98,9 +106,17 @@ Result<void> validate(const RecurrentSpec& spec) {
     return fail(ErrorCode::unsupported,
                 fmt::format("{} warps of {} rows for {} rows of V", tunables.warps, rows, spec.problem.value_dim),
                 "the rows of a CTA divide V");
-  if (const int held = held_registers(spec); held > kMostHeldRegisters)
+  if (const int ctas = ctas_of_head(spec);
+      spec.problem.output_gate != OutputGate::none && ctas > (spec.arch.major < 9 ? 1 : kMostCtasOfCluster))
+    return fail(ErrorCode::unsupported,
+                fmt::format("an output that is gated, with {} CTAs a head on {}", ctas, to_string(spec.arch)),
+                spec.arch.major < 9 ? "before sm_90 a CTA has all rows of a head"
+                                    : "CTAs that share a head are a cluster of up to 8");
+  const int share = 65536 / (32 * tunables.warps * tunables.ctas_per_sm),
+            most = std::min(kMostHeldRegisters, share - kOtherRegisters);
+  if (const int held = held_registers(spec); held > most)
     return fail(ErrorCode::unsupported, fmt::format("{} registers a thread for the state and a token", held),
-                fmt::format("choose fewer rows or more lanes a row: {} fit beside the rest", kMostHeldRegisters));
+                fmt::format("choose fewer rows or more lanes a row: {} fit beside the rest", most));
   return {};
 }
 
@@ -109,10 +125,12 @@ std::string kernel_name(const RecurrentSpec& spec) {
   const RecurrentTunables& tunables = spec.tunables;
   std::string arch = to_string(spec.arch);
   std::erase(arch, '_');
-  return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}_t{}{}{}_w{}x{}_l{}_o{}", arch, to_string(problem.kind),
-                     to_string(problem.gates), to_string(problem.dtype), to_string(problem.state),
-                     problem.normalises ? "norm_" : "", problem.qk_heads, problem.v_heads, problem.key_dim,
-                     problem.value_dim, problem.tokens, problem.ragged ? "_ragged" : "",
+  const std::string output =
+      problem.output_gate == OutputGate::none ? "" : fmt::format("_{}", to_string(problem.output_gate));
+  return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}{}_t{}{}{}_w{}x{}_l{}_o{}", arch,
+                     to_string(problem.kind), to_string(problem.gates), to_string(problem.dtype),
+                     to_string(problem.state), problem.normalises ? "norm_" : "", problem.qk_heads, problem.v_heads,
+                     problem.key_dim, problem.value_dim, output, problem.tokens, problem.ragged ? "_ragged" : "",
                      problem.snapshots ? "_snap" : "", tunables.warps, tunables.warp_rows, tunables.row_lanes,
                      tunables.ctas_per_sm);
 }
@@ -133,13 +151,13 @@ std::string kernel_revision(const RecurrentSpec& spec) {
   return code_hash(source.text);
 }
 
-std::vector<RecurrentTunables> recurrent_search_space(const RecurrentProblem& problem) {
+std::vector<RecurrentTunables> recurrent_search_space(Arch arch, const RecurrentProblem& problem) {
   std::vector<RecurrentTunables> space;
   for (const int lanes : {4, 8, 16, 32}) {
-    for (const int warps : {1, 2, 4, 8}) {
+    for (const int warps : {1, 2, 4, 8, 16}) {
       for (const int rows : {1, 2, 4, 8, 16, 32}) {
         const RecurrentTunables tunables{.warps = warps, .warp_rows = rows, .row_lanes = lanes};
-        if (validate(RecurrentSpec{.problem = problem, .tunables = tunables})) space.push_back(tunables);
+        if (validate(RecurrentSpec{.arch = arch, .problem = problem, .tunables = tunables})) space.push_back(tunables);
       }
     }
   }

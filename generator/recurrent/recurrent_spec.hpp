@@ -54,7 +54,7 @@ Result<EmittedRecurrent> emit(const RecurrentSpec& spec);
 std::string kernel_revision(const RecurrentSpec& spec);
 
 /// All tunables with which the problem has kernels that are worth trying, the search space.
-std::vector<RecurrentTunables> recurrent_search_space(const RecurrentProblem& problem);
+std::vector<RecurrentTunables> recurrent_search_space(Arch arch, const RecurrentProblem& problem);
 
 }  // namespace v1
 }  // namespace leanattn

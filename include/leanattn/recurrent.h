@@ -27,6 +27,14 @@ typedef enum leanattn_gate_form {
   LEANATTN_GATES_CONSTANT = 4  /* a_log: the logarithm of each head's factor */
 } leanattn_gate_form;
 
+/* What becomes of the output of a head. With a function f of z: o / sqrt(mean o^2 + output_eps) * norm_weight * f(z),
+ * in fp32. Before sm_90 this needs a value_dim of 32, 64 or 128. */
+typedef enum leanattn_output_gate {
+  LEANATTN_OUTPUT_PLAIN = 0,
+  LEANATTN_OUTPUT_SILU = 1,   /* Qwen3-Next, Qwen3.5 */
+  LEANATTN_OUTPUT_SIGMOID = 2 /* KDA */
+} leanattn_output_gate;
+
 /* Element type of the state in memory. Arithmetic is in fp32. */
 typedef enum leanattn_state_format { LEANATTN_STATE_FP32 = 0, LEANATTN_STATE_BF16 = 1 } leanattn_state_format;
 
@@ -50,6 +58,8 @@ typedef struct leanattn_recurrent_layer {
   int32_t state;      /* leanattn_state_format */
   int32_t tokens;     /* the most of a request in a step, 1 to 16; 0: 1 */
   int32_t flags;      /* LEANATTN_RECURRENT_* */
+  int32_t output;     /* leanattn_output_gate */
+  int32_t reserved;
 } leanattn_recurrent_layer;
 
 /* Everything is 0 but struct_size. Set the heads and dims at least. */
@@ -73,6 +83,8 @@ typedef struct leanattn_recurrent_args {
   const float* a_log;       /* [v_heads]; given gates: null */
   const float* dt_bias;     /* as one token of a; or null: zeros */
   const float* skip;        /* [v_heads]: D of mamba2. Otherwise null */
+  const void* z;            /* gated output: [tokens, v_heads, value_dim] by z_stride, in dtype. Otherwise null */
+  const float* norm_weight; /* gated output: [value_dim]. Otherwise null */
   void* state;              /* [slot_count, v_heads, value_dim, key_dim] by state_stride, aligned to 16 bytes */
   void* o;                  /* [tokens, v_heads, value_dim] by o_stride; zeros of a request with a null slot */
   const int32_t* slots;     /* [batch] by slots_stride: each request's slot, where its state is read and written;
@@ -82,7 +94,7 @@ typedef struct leanattn_recurrent_args {
   const int32_t* accepted;  /* snapshots: [batch], tokens of the request's step before that were accepted, from 1 on:
                                its state is read from entry accepted - 1 of its slots; or null: 1 each */
   const int32_t* token_offsets; /* ragged: [batch + 1], where each request's tokens begin; they do not fall */
-  int64_t q_stride, k_stride, v_stride, a_stride, b_stride, o_stride;
+  int64_t q_stride, k_stride, v_stride, a_stride, b_stride, o_stride, z_stride;
   int64_t state_stride;                   /* from slot to slot, a multiple of 16 bytes */
   int32_t batch;                          /* requests, up to 65535; 0: nothing is enqueued, pointers may be null */
   int32_t slot_count;                     /* slots of the pool */
@@ -91,6 +103,8 @@ typedef struct leanattn_recurrent_args {
   float scale;       /* of q; 0: 1 / sqrt(key_dim) for gated_delta, kda and gla, 1 for mamba2 and lightning */
   float norm_eps;    /* 0: 1e-6 */
   float lower_bound; /* of bounded gates; 0: -5 */
+  float output_eps;  /* of a gated output; 0: 1e-6 */
+  int32_t reserved;
 } leanattn_recurrent_args;
 
 /* Everything is 0 but struct_size. */

@@ -28,6 +28,13 @@ enum class GateForm : std::int32_t {
   constant = LEANATTN_GATES_CONSTANT
 };
 
+/// What becomes of the output of a head; see leanattn_output_gate.
+enum class HeadOutput : std::int32_t {
+  plain = LEANATTN_OUTPUT_PLAIN,
+  silu = LEANATTN_OUTPUT_SILU,
+  sigmoid = LEANATTN_OUTPUT_SIGMOID
+};
+
 /// Element type of the state in memory.
 enum class StateFormat : std::int32_t { fp32 = LEANATTN_STATE_FP32, bf16 = LEANATTN_STATE_BF16 };
 
@@ -41,6 +48,7 @@ struct RecurrentLayer {
   int value_dim = 128;              ///< V: its rows
   DataType dtype = DataType::bf16;  ///< of q, k, v and o
   StateFormat state = StateFormat::fp32;
+  HeadOutput output = HeadOutput::plain;
   int tokens = 1;          ///< the most of a request in a step, 1 to 16
   bool normalise = true;   ///< q and k are L2-normalised
   bool ragged = false;     ///< each request has its own number of tokens
@@ -70,6 +78,7 @@ class RecurrentPlan {
     c_layer.key_dim = layer.key_dim, c_layer.value_dim = layer.value_dim;
     c_layer.dtype = static_cast<std::int32_t>(layer.dtype);
     c_layer.state = static_cast<std::int32_t>(layer.state);
+    c_layer.output = static_cast<std::int32_t>(layer.output);
     c_layer.tokens = layer.tokens;
     c_layer.flags = (layer.normalise ? LEANATTN_RECURRENT_NORMALISE : 0) |
                     (layer.ragged ? LEANATTN_RECURRENT_RAGGED : 0) |

@@ -25,6 +25,8 @@ constexpr Name kGateForms[] = {{"given", LEANATTN_GATES_GIVEN},
                                {"bounded", LEANATTN_GATES_BOUNDED},
                                {"constant", LEANATTN_GATES_CONSTANT}};
 
+constexpr Name kOutputs[] = {{"silu", LEANATTN_OUTPUT_SILU}, {"sigmoid", LEANATTN_OUTPUT_SIGMOID}};
+
 /// The tensors of one call, which live until its launch is enqueued.
 class Tensors {
  public:
@@ -99,14 +101,16 @@ const std::int32_t* read_slots(const TensorView& slots, std::int64_t requests, i
 
 nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state, nb::handle slots, nb::handle kind,
                      nb::handle gates, nb::handle a, nb::handle b, nb::handle a_log, nb::handle dt_bias,
-                     nb::handle skip, nb::handle out, nb::handle out_slots, nb::handle accepted,
-                     nb::handle token_offsets, nb::handle max_tokens, nb::handle normalise, nb::handle snapshots,
-                     nb::handle first_slot, nb::handle scale, nb::handle norm_eps, nb::handle lower_bound,
-                     nb::handle stream, nb::handle engine) {
+                     nb::handle skip, nb::handle z, nb::handle norm_weight, nb::handle output_gate, nb::handle out,
+                     nb::handle out_slots, nb::handle accepted, nb::handle token_offsets, nb::handle max_tokens,
+                     nb::handle normalise, nb::handle snapshots, nb::handle first_slot, nb::handle scale,
+                     nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle stream,
+                     nb::handle engine) {
   const Stream on = find_stream(stream, q);
   Tensors tensors(on.handle);
   RecurrentLayer layer;
   layer.recurrence = static_cast<Recurrence>(number_of(kRecurrences, kind, "kind"));
+  if (given(z)) layer.output = static_cast<HeadOutput>(number_of(kOutputs, output_gate, "output_gate"));
   if (given(gates)) layer.gates = static_cast<GateForm>(number_of(kGateForms, gates, "gates"));
   const bool delta = layer.recurrence == Recurrence::gated_delta || layer.recurrence == Recurrence::kda;
   layer.normalise = given(normalise) ? bool_of(normalise, "normalise") : delta;
@@ -186,6 +190,14 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
   args.a_log = tensors.read_vector(a_log, "a_log", layer.v_heads);
   args.dt_bias = tensors.read_vector(dt_bias, "dt_bias", of_token);
   args.skip = tensors.read_vector(skip, "skip", layer.v_heads);
+  if (given(z)) {
+    const TensorView& gate = tensors.read_rows(z, "z");
+    gate.require_type(queries.type());
+    for (int i = 0; i < 3; ++i) gate.require_extent(i, values.extent(i), "of v");
+    args.z = gate.data(), args.z_stride = gate.launch_stride(0);
+  }
+  args.norm_weight = tensors.read_vector(norm_weight, "norm_weight", layer.value_dim);
+  if (given(output_eps)) args.output_eps = static_cast<float>(float_of(output_eps, "output_eps"));
   if (given(scale)) args.scale = static_cast<float>(float_of(scale, "scale"));
   if (given(norm_eps)) args.norm_eps = static_cast<float>(float_of(norm_eps, "norm_eps"));
   if (given(lower_bound)) args.lower_bound = static_cast<float>(float_of(lower_bound, "lower_bound"));
@@ -217,18 +229,22 @@ void bind_recurrent(nb::module_& module) {
       "recurrent", &recurrent, nb::arg("q").none(), nb::arg("k").none(), nb::arg("v").none(), nb::arg("state").none(),
       nb::arg("slots").none(), nb::kw_only(), nb::arg("kind").none() = "gated_delta", nb::arg("gates") = nb::none(),
       nb::arg("a") = nb::none(), nb::arg("b") = nb::none(), nb::arg("a_log") = nb::none(),
-      nb::arg("dt_bias") = nb::none(), nb::arg("skip") = nb::none(), nb::arg("out") = nb::none(),
+      nb::arg("dt_bias") = nb::none(), nb::arg("skip") = nb::none(), nb::arg("z") = nb::none(),
+      nb::arg("norm_weight") = nb::none(), nb::arg("output_gate").none() = "silu", nb::arg("out") = nb::none(),
       nb::arg("out_slots") = nb::none(), nb::arg("accepted") = nb::none(), nb::arg("token_offsets") = nb::none(),
       nb::arg("max_tokens") = nb::none(), nb::arg("normalise") = nb::none(), nb::arg("snapshots").none() = false,
       nb::arg("first_slot").none() = 0, nb::arg("scale") = nb::none(), nb::arg("norm_eps") = nb::none(),
-      nb::arg("lower_bound") = nb::none(), nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("stream") = nb::none(),
+      nb::arg("engine") = nb::none(),
       nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
               "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
               "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
+              "z: typing.Any = None, norm_weight: typing.Any = None, output_gate: str = 'silu', "
               "out: typing.Any = None, out_slots: typing.Any = None, accepted: typing.Any = None, "
               "token_offsets: typing.Any = None, max_tokens: int | None = None, normalise: bool | None = None, "
               "snapshots: bool = False, first_slot: int = 0, scale: float | None = None, "
-              "norm_eps: float | None = None, lower_bound: float | None = None, stream: typing.Any = None, "
+              "norm_eps: float | None = None, output_eps: float | None = None, lower_bound: float | None = None, "
+              "stream: typing.Any = None, "
               "engine: Engine | None = None) -> typing.Any"),
       R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
 
@@ -245,6 +261,8 @@ gates      given, softplus, bounded or constant; default: softplus, for lightnin
 a, b       [tokens, v_heads], for kda and gla a is [tokens, v_heads, key_dim]: what decays and weights are made of, in
            the type of q; given gates: logarithms of factors, and weights, in fp32
 a_log      [v_heads], fp32; dt_bias: one token's a, fp32; skip: D of mamba2, [v_heads], fp32
+z          [tokens, v_heads, value_dim], in the type of q: the output of each head is divided by its root mean square (with
+           output_eps, 1e-6), multiplied by norm_weight, [value_dim] in fp32, and by output_gate of z, silu or sigmoid
 out        a tensor for the result
 out_slots  as slots: where states go instead of back
 accepted   with snapshots: [requests], int32, tokens of the step before that were accepted: the state of a request is

@@ -163,6 +163,8 @@ nb::object recurrent_arguments() {
   POINTER(a_log);
   POINTER(dt_bias);
   POINTER(skip);
+  POINTER(z);
+  POINTER(norm_weight);
   POINTER(state);
   POINTER(o);
   POINTER(out_slots);
@@ -172,6 +174,7 @@ nb::object recurrent_arguments() {
   NUMBER(a_stride);
   NUMBER(b_stride);
   NUMBER(o_stride);
+  NUMBER(z_stride);
   NUMBER(state_stride);
   NUMBER(slots_stride);
   NUMBER(out_slots_stride);
@@ -180,6 +183,7 @@ nb::object recurrent_arguments() {
   NUMBER(scale);
   NUMBER(norm_eps);
   NUMBER(lower_bound);
+  NUMBER(output_eps);
 #undef POINTER
 #undef NUMBER
   return result;

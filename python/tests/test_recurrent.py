@@ -97,6 +97,16 @@ def test_a_given_result_and_a_bf16_state(engine):
     assert arrived["state_stride"] == V_HEADS * VALUE_DIM * KEY_DIM + 64 and "_bf16_bf16_" in kernel
 
 
+def test_a_gated_output(engine):
+    z = FakeTensor((REQUESTS, V_HEADS, VALUE_DIM), strides=(1024, VALUE_DIM, 1))
+    weight = FakeTensor((VALUE_DIM,), "fp32")
+    _, arrived, kernel = stepped(engine, **inputs(z=z, norm_weight=weight, output_gate="sigmoid", output_eps=1e-5))
+    assert (arrived["z"], arrived["z_stride"], arrived["norm_weight"]) == (z.data, 1024, weight.data) and "_sigmoid_" in kernel
+    assert abs(arrived["output_eps"] / 1e-5 - 1) < 1e-6
+    with pytest.raises(leanattn.Error, match="norm_weight is null"):
+        leanattn.recurrent(**inputs(z=z), engine=engine)
+
+
 def test_no_request_enqueues_nothing(engine):
     empty = inputs(tokens=0, slots=FakeTensor((0,), "int32"))
     result = leanattn.recurrent(**empty, engine=engine)

@@ -46,9 +46,9 @@ template <>
 inline constexpr std::size_t kFirstSize<leanattn_tuned_shape> = 64;
 
 template <>
-inline constexpr std::size_t kFirstSize<leanattn_recurrent_layer> = 48;
+inline constexpr std::size_t kFirstSize<leanattn_recurrent_layer> = 56;
 template <>
-inline constexpr std::size_t kFirstSize<leanattn_recurrent_args> = 208;
+inline constexpr std::size_t kFirstSize<leanattn_recurrent_args> = 240;
 
 /// Beyond this a struct_size is garbage, not a newer version.
 inline constexpr std::size_t kLargestStruct = 4096;

@@ -76,9 +76,11 @@ LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_
   bound.token_offsets = args.token_offsets;
   bound.q = args.q, bound.k = args.k, bound.v = args.v, bound.a = args.a, bound.b = args.b;
   bound.a_log = args.a_log, bound.dt_bias = args.dt_bias, bound.skip = args.skip;
+  bound.z = args.z, bound.norm_weight = args.norm_weight;
   bound.state = static_cast<char*>(args.state), bound.o = args.o;
   bound.q_stride = or_dense(args.q_stride, keys), bound.k_stride = or_dense(args.k_stride, keys);
   bound.v_stride = or_dense(args.v_stride, values), bound.o_stride = or_dense(args.o_stride, values);
+  bound.z_stride = or_dense(args.z_stride, values);
   bound.a_stride = or_dense(args.a_stride, gates_of_token(problem));
   bound.b_stride = or_dense(args.b_stride, problem.v_heads);
   bound.state_stride = or_dense(args.state_stride, values * problem.key_dim);
@@ -88,6 +90,7 @@ LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_
   bound.scale = args.scale != 0 ? args.scale : usual_scale;
   bound.norm_eps = args.norm_eps != 0 ? args.norm_eps : kUsualEps;
   bound.lower_bound = args.lower_bound != 0 ? args.lower_bound : kUsualBound;
+  bound.output_eps = args.output_eps != 0 ? args.output_eps : kUsualEps;
   return bound;
 }
 
@@ -98,6 +101,9 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
     return detail::invalid(fmt::format("batch is {}", args.batch), fmt::format("Give 0 to {}.", kMostRequests));
   const LeanRecurrentArgs bound = with_defaults(problem, args);
   if (args.batch == 0) return bound;  // frameworks have no memory for what is empty
+  if (args.reserved != 0)
+    return detail::invalid(fmt::format("recurrent_args.reserved is {}", args.reserved),
+                           "Leave it 0; leanattn_recurrent_args_init does.");
   if (args.slot_count < 1)
     return detail::invalid(fmt::format("slot_count is {}", args.slot_count), "Give the number of slots of the pool.");
   if (args.first_slot < 0)
@@ -112,12 +118,14 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
   const int entries = problem.snapshots ? problem.tokens : 1;
   const unsigned gate_bytes = given ? 4 : 2;
   const int gate_size = static_cast<int>(gate_bytes);
+  const Use gated = needed_if(problem.output_gate != OutputGate::none);
   const Use a = needed_if(!constant), b = needed_if(has_weights(problem));
   const RecurrentRows of_tokens[] = {
       {{"q", args.q, Use::needed, kVector}, "qk_heads * key_dim", keys, 2, "q_stride", bound.q_stride},
       {{"k", args.k, Use::needed, kVector}, "qk_heads * key_dim", keys, 2, "k_stride", bound.k_stride},
       {{"v", args.v, Use::needed, 2}, "v_heads * value_dim", values, 2, "v_stride", bound.v_stride},
       {{"o", args.o, Use::needed, 2}, "v_heads * value_dim", values, 2, "o_stride", bound.o_stride, true},
+      {{"z", args.z, gated, 2}, "v_heads * value_dim", values, 2, "z_stride", bound.z_stride},
       {{"a", args.a, a, gate_bytes}, "a token's gates", gates_of_token(problem), gate_size, "a_stride", bound.a_stride},
       {{"b", args.b, b, gate_bytes}, "v_heads", problem.v_heads, gate_size, "b_stride", bound.b_stride}};
   for (const RecurrentRows& rows : of_tokens) {
@@ -147,6 +155,7 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
        {RecurrentPointer{"a_log", args.a_log, needed_if(!given), 4},
         RecurrentPointer{"dt_bias", args.dt_bias, optional_if(!given && !constant), 4},
         RecurrentPointer{"skip", args.skip, needed_if(update.skip), 4},
+        RecurrentPointer{"norm_weight", args.norm_weight, gated, 4},
         RecurrentPointer{"accepted", args.accepted, optional_if(problem.snapshots), 4},
         RecurrentPointer{"token_offsets", args.token_offsets, needed_if(problem.ragged), 4}}) {
     if (auto ok = check_recurrent_pointer(pointer); !ok) return tl::unexpected(ok.error());

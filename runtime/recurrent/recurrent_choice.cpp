@@ -24,7 +24,7 @@ RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& pr
     return std::tuple(divide_up(ctas, sms) * rows_of_cta(tunables), std::abs(lane_bytes - kBytesOfLane),
                       std::abs(tunables.row_lanes - kRowLanes), std::abs(tunables.warps - 4));
   };
-  const std::vector<RecurrentTunables> space = recurrent_search_space(problem);
+  const std::vector<RecurrentTunables> space = recurrent_search_space(device.arch, problem);
   const auto best =
       std::min_element(space.begin(), space.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
   return {.arch = device.arch, .problem = problem, .tunables = best == space.end() ? RecurrentTunables{} : *best};

@@ -17,16 +17,18 @@ struct LeanRecurrentArgs {
   const float* a_log;        // [v heads]: of gates that are worked out here
   const float* dt_bias;      // as one token of a: added to it; or null
   const float* skip;         // [v heads]: D; or null
+  const void* z;             // [tokens, v heads, V] by z_stride: what the output is gated with; or null
+  const float* norm_weight;  // [V]: of the output's norm; or null
   char* state;               // [slots, v heads, V, K] by state_stride; 16-byte aligned
   void* o;                   // [tokens, v heads, V] by o_stride
   const int* out_slots;      // as slots: where states go; or null: back to where they were, or to slots with snapshots
-  long long q_stride, k_stride, v_stride, a_stride, b_stride, o_stride;  // from token to token
-  long long state_stride;                                                // from slot to slot, in elements of the state
-  int slots_stride, out_slots_stride;                                    // from request to request
+  long long q_stride, k_stride, v_stride, a_stride, b_stride, o_stride, z_stride;  // from token to token
+  long long state_stride;              // from slot to slot, in elements of the state
+  int slots_stride, out_slots_stride;  // from request to request
   int slot_count, first_slot;
   float scale;        // of q
   float norm_eps;     // of the L2 norm of q and k
   float lower_bound;  // of the gates' logarithms, where they are bounded
-  int reserved;
+  float output_eps;   // of the output's norm
 };
-static_assert(sizeof(LeanRecurrentArgs) == 200, "host and device must agree on the argument block");
+static_assert(sizeof(LeanRecurrentArgs) == 224, "host and device must agree on the argument block");

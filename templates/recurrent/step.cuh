@@ -67,22 +67,16 @@ LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Token& to
   }
 }
 
-// Each row is written by one of its lanes, neighbouring rows by neighbouring lanes.
-LEAN_DEVICE void store_output(const LeanRecurrentArgs& args, const Place& place, i64 token,
-                              const float (&o)[kLaneRows]) {
-  float mine = 0.0f;
-  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) mine = place.lane == row ? o[row] : mine;
-  unsigned short* const to =
-      (unsigned short*)args.o + token * args.o_stride + place.head * kValueDim + place.row + place.lane;
-  if (place.lane < kLaneRows) *to = (unsigned short)Element::pack(mine, 0.0f);
-}
-
 LEAN_DEVICE bool is_null(const LeanRecurrentArgs& args, int slot) {
   return slot < args.first_slot || slot >= args.slot_count;
 }
 
-extern "C" __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm)
-    KERNEL_NAME(const __grid_constant__ LeanRecurrentArgs args) {
+extern "C" __global__ void
+#if defined(LEAN_CLUSTER)
+__cluster_dims__(kHeadCtas)
+#endif
+    __launch_bounds__(kWarps * 32, kCtasPerSm) KERNEL_NAME(const __grid_constant__ LeanRecurrentArgs args) {
+  if constexpr (kGatesOutput && kHeadCtas > 1) arrive_in_cluster();
   const Place place = place_of_thread();
   const int lane = threadIdx.x % 32;
   i64 first_token = (i64)place.request * kTokens;
@@ -109,8 +103,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm)
   const Head head = load_head(args, place);
   Token token = load_token(args, place, first_token);
   if (is_null(args, slot)) {
-    const float zeros[kLaneRows] = {};
-    for (int t = 0; t < tokens; t++) store_output(args, place, first_token + t, zeros);
+    for (int t = 0; t < tokens; t++) store_output(args, place, first_token + t, 0.0f);
     return;
   }
   State state;
@@ -124,10 +117,15 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32, kCtasPerSm)
     if (t + 1 < tokens) token = load_token(args, place, first_token + t + 1);
     const Update update = update_of(args, head, taken, k, q);
     take_token(state, o, taken, update, k, q, head.skip);
-    store_output(args, place, first_token + t, o);
+    float mine = own_output(place, o);
+    if constexpr (!kGatesOutput) store_output(args, place, first_token + t, mine);
     if (kSnapshots || t + 1 == tokens) {
       const int to = __shfl_sync(kFullMask, out_slot, kSnapshots ? t : 0);
       if (!is_null(args, to)) store_state(state, state_at(args, place, to));
+    }
+    if constexpr (kGatesOutput) {
+      mine = gated(args, mine, head.norm_weight, Element::unpack(taken.z).x, mean_square(t, mine * mine));
+      store_output(args, place, first_token + t, mine);
     }
   }
 }

@@ -24,12 +24,14 @@ LEAN_DEVICE T load_input(const void* p) {
 struct Head {
   float a_log, skip;
   float bias[kDecays];  // of the gates
+  float norm_weight;    // of the row whose output this lane writes
 };
 
 struct Token {
   u32 q[kColumns / 2], k[kColumns / 2];
   unsigned short v[kLaneRows];
   u32 gate[kDecays], weight;  // bits
+  u32 z;                      // of the row whose output this lane writes
 };
 
 // Where a lane's gate is among those of a token.
@@ -52,9 +54,12 @@ LEAN_DEVICE float load_number(const float* p) { return __uint_as_float(load_inpu
 
 LEAN_DEVICE Head load_head(const LeanRecurrentArgs& args, const Place& place) {
   Head head;
-  head.a_log = head.skip = 0.0f;
+  head.a_log = head.skip = head.norm_weight = 0.0f;
   if constexpr (kGates != kGatesGiven) head.a_log = load_number(args.a_log + place.head);
   if constexpr (kSkip) head.skip = load_number(args.skip + place.head);
+  if constexpr (kOutputGate != 0) {
+    if (place.lane < kLaneRows) head.norm_weight = load_number(args.norm_weight + place.row + place.lane);
+  }
   LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
     head.bias[i] = 0.0f;
     if constexpr (kGatesAreElements) {
@@ -93,5 +98,10 @@ LEAN_DEVICE Token load_token(const LeanRecurrentArgs& args, const Place& place, 
   }
   x.weight = 0;
   if constexpr (kBringsWeight) x.weight = load_gate(args.b, token * args.b_stride + place.head);
+  x.z = 0;
+  if constexpr (kOutputGate != 0) {
+    const i64 row = token * args.z_stride + place.head * kValueDim + place.row + place.lane;
+    if (place.lane < kLaneRows) x.z = load_input<unsigned short>((const unsigned short*)args.z + row);
+  }
   return x;
 }

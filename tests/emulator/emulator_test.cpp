@@ -380,6 +380,16 @@ TEST_F(PlantedRecurrentFaults, WithoutOneResultsAreRight) {
   EXPECT_EQ(check(spec_of(RecurrentKind::kda, 3)), "");
 }
 
+TEST_F(PlantedRecurrentFaults, ANormWithoutTheOtherCtasOfTheHead) {
+  RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 3);
+  spec.problem.output_gate = OutputGate::silu;
+  EXPECT_EQ(check(spec), "");
+  EXPECT_NE(check(spec, "if (lane < kHeadCtas) store", "if (lane == blockIdx.x) store"), "");
+  EXPECT_NE(check(spec, "squares[t % 2][warp]), lane", "squares[0][warp]), lane"), "")
+      << "a token that was not waited for";
+  EXPECT_NE(check(spec, "sync_cluster();", ""), "");
+}
+
 TEST_F(PlantedRecurrentFaults, ANullSlotThatIsTakenForReal) {
   const RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 1);
   EXPECT_NE(check(spec, "slot < args.first_slot ||", ""), "");

@@ -46,7 +46,7 @@ class RecurrentMemory {
   RecurrentProblem problem_;
   int batch_;
   std::int64_t bytes_of_copy_ = 0;
-  DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, constants_;
+  DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, z_, constants_;
 };
 
 /// Fills a buffer with copies of one block of random values.
@@ -92,7 +92,8 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.inputs_, copies * tokens * row * 2},
       {&memory.gates_, copies * tokens * (gates_of_token(problem) + problem.v_heads) * gate_bytes},
       {&memory.o_, copies * tokens * problem.v_heads * problem.value_dim * 2},
-      {&memory.constants_, (gates_of_token(problem) + 2 * problem.v_heads) * 4}};
+      {&memory.z_, copies * tokens * problem.v_heads * problem.value_dim * 2},
+      {&memory.constants_, (gates_of_token(problem) + 2 * problem.v_heads + problem.value_dim) * 4}};
   for (const auto& [buffer, bytes] : sizes) {
     auto allocated = DeviceBuffer::allocate(bytes);
     if (!allocated) return tl::unexpected(allocated.error());
@@ -102,7 +103,9 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   const auto elements = random_block(kBlockBytes, false, problem.dtype);
   if (auto ok = fill_random(memory.pool_, random_block(kBlockBytes, fp32, DType::bf16), stream); !ok)
     return tl::unexpected(ok.error());
-  if (auto ok = fill_random(memory.inputs_, elements, stream); !ok) return tl::unexpected(ok.error());
+  for (const DeviceBuffer* buffer : {&memory.inputs_, &memory.z_}) {
+    if (auto ok = fill_random(*buffer, elements, stream); !ok) return tl::unexpected(ok.error());
+  }
   const auto logs = random_block(kBlockBytes, true, DType::bf16);
   if (auto ok = fill_random(memory.gates_, gate_bytes == 4 ? logs : elements, stream); !ok)
     return tl::unexpected(ok.error());
@@ -139,14 +142,17 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   args.a_log = constants_.as<float>();
   args.skip = args.a_log + problem_.v_heads;
   args.dt_bias = args.skip + problem_.v_heads;
+  args.norm_weight = args.dt_bias + gates_of_token(problem_);
+  args.z = z_.at(copy * tokens * values * 2);
   args.state = static_cast<char*>(states(copy));
   args.o = o_.at(copy * tokens * values * 2);
   args.q_stride = args.k_stride = args.v_stride = row;
-  args.a_stride = gates_of_token(problem_), args.b_stride = problem_.v_heads, args.o_stride = values;
+  args.a_stride = gates_of_token(problem_), args.b_stride = problem_.v_heads, args.o_stride = args.z_stride = values;
   args.state_stride = state_bytes(problem_) / bytes_of(problem_.state);
   args.slots_stride = slots_of_request();
   args.slot_count = static_cast<int>(slots);
-  args.scale = 1 / std::sqrt(static_cast<float>(problem_.key_dim)), args.norm_eps = 1e-6F, args.lower_bound = -5;
+  args.scale = 1 / std::sqrt(static_cast<float>(problem_.key_dim)), args.norm_eps = 1e-6F, args.lower_bound = -5,
+  args.output_eps = 1e-6F;
   return args;
 }
 
@@ -212,7 +218,7 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
   if (!checks) return tl::unexpected(checks.error());
 
   std::vector<RecurrentKernel> kernels;
-  kernels.reserve(1 + (options.sweep ? recurrent_search_space(problem).size() : 0));
+  kernels.reserve(1 + (options.sweep ? recurrent_search_space(device->arch, problem).size() : 0));
   const auto entrant = [&](std::string mode, const RecurrentSpec& spec) -> Result<TimedKernel> {
     auto kernel = RecurrentKernel::prepare(spec, cubins);
     if (!kernel) return tl::unexpected(kernel.error());
@@ -252,7 +258,7 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
   entrants.push_back(*std::move(lean));
   std::vector<TimedKernel> tried;
   if (options.sweep) {
-    for (const RecurrentTunables& tunables : recurrent_search_space(problem)) {
+    for (const RecurrentTunables& tunables : recurrent_search_space(device->arch, problem)) {
       auto made = entrant("tried", {.arch = device->arch, .problem = problem, .tunables = tunables});
       if (!made && made.error().code == ErrorCode::kernel_rejected) continue;
       if (!made) return tl::unexpected(made.error());

@@ -133,6 +133,10 @@ void RecurrentCase::draw() {
   const bool constant = problem_.gates == Gates::constant;
   fill(a_log_, problem_.v_heads,
        [&] { return static_cast<float>(constant ? -std::exp(uniform(-7, 0)) : uniform(-2, 2)); });
+  if (problem_.output_gate != OutputGate::none) {
+    fill(z_, tokens_ * v_stride_, [&] { return element(-4, 4); });
+    fill(norm_weight_, problem_.value_dim, [&] { return static_cast<float>(uniform(0.5, 2)); });
+  }
   fill(skip_, problem_.v_heads, [&] { return static_cast<float>(uniform(-1, 1)); });
   const auto state = [&] { return static_cast<float>(uniform(-1, 1)); };
   if (problem_.state == StateType::fp32) {
@@ -153,8 +157,8 @@ Result<void> RecurrentCase::upload(const Stream& stream) {
     ok = copy_to_device(array.device.data(), array.host.data(), bytes, stream);
   };
   for (auto* array : {&slots_, &accepted_, &offsets_, &out_slots_}) copy(*array);
-  for (auto* array : {&q_, &k_, &v_, &a_, &b_, &pool16_}) copy(*array);
-  for (auto* array : {&given_a_, &given_b_, &a_log_, &dt_bias_, &skip_}) copy(*array);
+  for (auto* array : {&q_, &k_, &v_, &a_, &b_, &z_, &pool16_}) copy(*array);
+  for (auto* array : {&given_a_, &given_b_, &a_log_, &dt_bias_, &skip_, &norm_weight_}) copy(*array);
   copy(pool_);
   return ok;
 }
@@ -215,11 +219,14 @@ RecurrentCase::Expected<Real> RecurrentCase::expected() const {
         if (update.weight != UpdateWeight::one && !given_b_.host.empty()) taken.weight = given_b_.host[at];
         if (update.weight == UpdateWeight::beta && !b_.host.empty())
           taken.weight = static_cast<Real>(value_of(problem_.dtype, b_.host[at]));
-        take_token<Real>(
-            problem_, of_kind, std::move(taken), state,
-            std::span(out.o).subspan(
-                (static_cast<std::size_t>(token) * static_cast<std::size_t>(problem_.v_heads) + head) * values,
-                values));
+        const std::span<Real> o = std::span(out.o).subspan(
+            (static_cast<std::size_t>(token) * static_cast<std::size_t>(problem_.v_heads) + head) * values, values);
+        take_token<Real>(problem_, of_kind, std::move(taken), state, o);
+        if (problem_.output_gate != OutputGate::none) {
+          const std::vector<Real> z = columns(z_.host, token * v_stride_ + h * problem_.value_dim, values),
+                                  weight(norm_weight_.host.begin(), norm_weight_.host.end());
+          gate_output<Real>(problem_, output_eps_, weight, z, o);
+        }
         if (const int to = slot_after(request, t); !is_null(to)) std::copy(state.begin(), state.end(), at_slot(to));
       }
     }
@@ -259,6 +266,8 @@ Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, con
   args.b = given_b_.host.empty() ? b_.device.data() : given_b_.device.data();
   args.a_log = a_log_.device.as<float>(), args.dt_bias = dt_bias_.device.as<float>();
   args.skip = skip_.device.as<float>();
+  args.z = z_.device.data(), args.norm_weight = norm_weight_.device.as<float>();
+  args.z_stride = v_stride_, args.output_eps = output_eps_;
   args.state = pool->as<char>(), args.o = o->data();
   args.out_slots = out_slots_.device.as<int>();
   args.q_stride = args.k_stride = q_stride_, args.v_stride = args.o_stride = v_stride_;

@@ -75,10 +75,10 @@ class RecurrentCase {
   std::int64_t tokens_ = 0;
   std::int64_t q_stride_ = 0, v_stride_ = 0, a_stride_ = 0, b_stride_ = 0, state_stride_ = 0;
   int slots_stride_ = 1;
-  float scale_ = 1, norm_eps_ = 1e-6F, lower_bound_ = -5;
+  float scale_ = 1, norm_eps_ = 1e-6F, lower_bound_ = -5, output_eps_ = 1e-5F;
   Array<int> slots_, accepted_, offsets_, out_slots_;
-  Array<std::uint16_t> q_, k_, v_, a_, b_;
-  Array<float> given_a_, given_b_, a_log_, dt_bias_, skip_;
+  Array<std::uint16_t> q_, k_, v_, a_, b_, z_;
+  Array<float> given_a_, given_b_, a_log_, dt_bias_, skip_, norm_weight_;
   Array<std::uint32_t> pool_;    ///< an fp32 state's bits
   Array<std::uint16_t> pool16_;  ///< a bf16 state's
   Expected<double> oracle_;

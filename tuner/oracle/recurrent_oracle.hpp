@@ -60,6 +60,19 @@ void normalise(std::vector<Real>& x, Real eps) {
 
 }  // namespace detail
 
+/// What becomes of a head's output where it is gated.
+template <class Real>
+void gate_output(const RecurrentProblem& problem, Real eps, std::span<const Real> weight, std::span<const Real> z,
+                 std::span<Real> o) {
+  Real squares = 0;
+  for (const Real each : o) squares += each * each;
+  const Real root = std::sqrt(squares / static_cast<Real>(o.size()) + eps);
+  for (std::size_t i = 0; i < o.size(); ++i) {
+    const Real gate = detail::sigmoid(z[i]) * (problem.output_gate == OutputGate::silu ? z[i] : 1);
+    o[i] = o[i] / root * weight[i] * gate;
+  }
+}
+
 /// Takes one token: `state`, [V, K] of one head, changes, and o [V] is written. The order is that of the formulas:
 /// decay, predict, update, and read with the new state.
 template <class Real>

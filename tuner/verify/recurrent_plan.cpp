@@ -21,7 +21,7 @@ namespace {
 
 /// The sizes and options of a kernel of the plan. They repeat after different numbers of kernels, so that they meet.
 RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType state, std::size_t number) {
-  constexpr std::pair<int, int> kDims[] = {{64, 64}, {128, 128}, {128, 64}, {64, 128}, {96, 32}},
+  constexpr std::pair<int, int> kDims[] = {{64, 64}, {128, 128}, {128, 64}, {64, 128}, {96, 64}},
                                 kHeads[] = {{1, 1}, {2, 4}, {1, 3}};
   constexpr int kTokens[] = {1, 4, 2, 8};
   const auto [key_dim, value_dim] = kDims[number % std::size(kDims)];
@@ -33,12 +33,13 @@ RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType 
   problem.dtype = number % 5 == 4 ? DType::fp16 : DType::bf16;
   problem.state = state, problem.gates = gates;
   if (number % 7 == 6) problem.normalises = !problem.normalises;
+  problem.output_gate = kOutputGates[number % 4 == 3 ? 1 + number / 4 % 2 : 0];
   problem.tokens = tokens;
   problem.ragged = number % 3 == 1;
   problem.snapshots = tokens > 1 && number % 8 < 4;
   // An update that replaces what the state had at a long key makes states grow without bound.
   if (update_of(kind).delta) problem.normalises = true;
-  const std::vector<RecurrentTunables> space = recurrent_search_space(problem);
+  const std::vector<RecurrentTunables> space = recurrent_search_space(arch, problem);
   return {.arch = arch, .problem = problem, .tunables = space[number * 7 % space.size()]};
 }
 

@@ -26,9 +26,10 @@ std::vector<RecurrentSpec> recurrent_matrix(Arch arch) {
       for (const int tokens : {1, 4}) {
         problem.tokens = tokens, problem.snapshots = problem.ragged = tokens > 1;
         problem.state = tokens > 1 ? StateType::bf16 : StateType::fp32;
+        problem.output_gate = tokens > 1 ? OutputGate::silu : OutputGate::none;
         for (const int batch : {1, 128}) specs.push_back(default_spec(device, problem, batch));
         // The last of the search space with the fewest lanes has the most registers.
-        const std::vector<RecurrentTunables> space = recurrent_search_space(problem);
+        const std::vector<RecurrentTunables> space = recurrent_search_space(arch, problem);
         const auto rows = [](const RecurrentTunables& of) { return of.warp_rows - 64 * of.row_lanes; };
         specs.push_back({arch, problem,
                          *std::max_element(space.begin(), space.end(),

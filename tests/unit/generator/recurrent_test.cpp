@@ -62,10 +62,15 @@ TEST(RecurrentSpec, EverySearchSpaceHasKernels) {
   for (const RecurrentKind kind : kRecurrentKinds) {
     for (const int dim : {32, 64, 96, 128, 192, 256}) {
       for (const StateType state : kStateTypes) {
-        for (const int tokens : {1, 16}) {
+        for (const OutputGate gate : {OutputGate::none, OutputGate::silu}) {
           RecurrentProblem problem = usual_problem(kind);
-          problem.key_dim = problem.value_dim = dim, problem.state = state, problem.tokens = tokens;
-          EXPECT_FALSE(recurrent_search_space(problem).empty()) << describe(problem);
+          problem.key_dim = problem.value_dim = dim, problem.state = state, problem.output_gate = gate;
+          for (const Arch arch : matrix_arches()) {
+            // Before sm_90 a CTA has all rows of a head whose output is gated.
+            if (gate != OutputGate::none && arch.major < 9 && dim != 32 && dim != 64 && dim != 128) continue;
+            for (problem.tokens = 1; problem.tokens <= kMostRecurrentTokens; problem.tokens += 15)
+              EXPECT_FALSE(recurrent_search_space(arch, problem).empty()) << describe(problem) << to_string(arch);
+          }
         }
       }
     }

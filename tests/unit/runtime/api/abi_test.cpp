@@ -66,7 +66,7 @@ TEST(Abi, Problem) {
 }
 
 TEST(Abi, RecurrentLayer) {
-  EXPECT_EQ(sizeof(leanattn_recurrent_layer), 48u);
+  EXPECT_EQ(sizeof(leanattn_recurrent_layer), 56u);
   EXPECT_FIELD(leanattn_recurrent_layer, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_recurrent_layer, recurrence, 8, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, gates, 12, 4);
@@ -78,10 +78,12 @@ TEST(Abi, RecurrentLayer) {
   EXPECT_FIELD(leanattn_recurrent_layer, state, 36, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, tokens, 40, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, flags, 44, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, output, 48, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, reserved, 52, 4);
 }
 
 TEST(Abi, RecurrentArgs) {
-  EXPECT_EQ(sizeof(leanattn_recurrent_args), 208u);
+  EXPECT_EQ(sizeof(leanattn_recurrent_args), 240u);
   EXPECT_FIELD(leanattn_recurrent_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_recurrent_args, q, 8, 8);
   EXPECT_FIELD(leanattn_recurrent_args, k, 16, 8);
@@ -91,27 +93,32 @@ TEST(Abi, RecurrentArgs) {
   EXPECT_FIELD(leanattn_recurrent_args, a_log, 48, 8);
   EXPECT_FIELD(leanattn_recurrent_args, dt_bias, 56, 8);
   EXPECT_FIELD(leanattn_recurrent_args, skip, 64, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, state, 72, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, o, 80, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, slots, 88, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, out_slots, 96, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, accepted, 104, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, token_offsets, 112, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, q_stride, 120, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, k_stride, 128, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, v_stride, 136, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, a_stride, 144, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, b_stride, 152, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, o_stride, 160, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, state_stride, 168, 8);
-  EXPECT_FIELD(leanattn_recurrent_args, batch, 176, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, slot_count, 180, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, first_slot, 184, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, slots_stride, 188, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, out_slots_stride, 192, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, scale, 196, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, norm_eps, 200, 4);
-  EXPECT_FIELD(leanattn_recurrent_args, lower_bound, 204, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, z, 72, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, norm_weight, 80, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, state, 88, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, o, 96, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, slots, 104, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, out_slots, 112, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, accepted, 120, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, token_offsets, 128, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, q_stride, 136, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, k_stride, 144, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, v_stride, 152, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, a_stride, 160, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, b_stride, 168, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, o_stride, 176, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, z_stride, 184, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, state_stride, 192, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, batch, 200, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, slot_count, 204, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, first_slot, 208, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, slots_stride, 212, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, out_slots_stride, 216, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, scale, 220, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, norm_eps, 224, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, lower_bound, 228, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, output_eps, 232, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, reserved, 236, 4);
 }
 
 TEST(Abi, PlanOptions) {

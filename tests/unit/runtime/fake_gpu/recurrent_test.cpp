@@ -79,6 +79,22 @@ TEST_F(FakeGpuRecurrent, KindsHaveScalesAndGatesOfTheirOwn) {
   EXPECT_EQ(launched->slots_stride, 4);
 }
 
+TEST_F(FakeGpuRecurrent, AGatedOutputNeedsItsGateAndItsWeight) {
+  Engine engine = open();
+  layer.output = HeadOutput::silu;
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  RecurrentArgs args = step();
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "z is null");
+  args.z = at(0xc000);
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "norm_weight is null");
+  args.norm_weight = at<float>(0xd000), args.z_stride = 8192;
+  ASSERT_TRUE(plan->launch(args, nullptr));
+  EXPECT_EQ(launched->z, at(0xc000));
+  EXPECT_EQ(launched->z_stride, 8192);
+  EXPECT_FLOAT_EQ(launched->output_eps, 1e-6F);
+}
+
 TEST_F(FakeGpuRecurrent, AnEmptyBatchEnqueuesNothing) {
   Engine engine = open();
   const auto plan = RecurrentPlan::make(engine, layer, 1, nullptr);

@@ -98,5 +98,19 @@ TEST(RecurrentOracle, GlaDecaysEachChannelByWhatIsGiven) {
   EXPECT_NEAR(row.take(), 2 - 0.5, 1e-12);
 }
 
+TEST(RecurrentOracle, AGatedOutputIsNormalisedOverTheHeadFirst) {
+  RecurrentProblem problem;
+  problem.output_gate = OutputGate::silu;
+  const std::vector<double> weight{2, 10}, z{0, std::log(3.0)};
+  std::vector<double> o{1, 7};  // the mean of the squares is 25
+  gate_output<double>(problem, 11, weight, z, o);
+  EXPECT_EQ(o[0], 0);
+  EXPECT_NEAR(o[1], 7.0 / 6 * 10 * 0.75 * std::log(3.0), 1e-12);
+  problem.output_gate = OutputGate::sigmoid;
+  o = {1, 7};
+  gate_output<double>(problem, 11, weight, z, o);
+  EXPECT_NEAR(o[0], 1.0 / 6 * 2 * 0.5, 1e-12);
+}
+
 }  // namespace
 }  // namespace leanattn
