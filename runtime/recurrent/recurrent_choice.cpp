@@ -12,7 +12,10 @@ namespace {
 
 /// Bytes of the state that a warp of 32 lanes keeps best: enough to hide its latency, and registers for several CTAs.
 constexpr int kBytesOfLane = 128;
-constexpr int kRowLanes = 8;
+/// Few lanes make short sums, but each works out the gates of more channels.
+int usual_row_lanes(const RecurrentProblem& problem) {
+  return update_of(problem.kind).decay == Decay::channel && problem.gates != Gates::given ? 16 : 8;
+}
 
 }  // namespace
 
@@ -22,7 +25,7 @@ RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& pr
     const std::int64_t ctas = heads * (problem.value_dim / rows_of_cta(tunables));
     const int lane_bytes = tunables.warp_rows * problem.key_dim * bytes_of(problem.state) / 32;
     return std::tuple(divide_up(ctas, sms) * rows_of_cta(tunables), std::abs(lane_bytes - kBytesOfLane),
-                      std::abs(tunables.row_lanes - kRowLanes), std::abs(tunables.warps - 4));
+                      std::abs(tunables.row_lanes - usual_row_lanes(problem)), std::abs(tunables.warps - 4));
   };
   const std::vector<RecurrentTunables> space = recurrent_search_space(device.arch, problem);
   const auto best =

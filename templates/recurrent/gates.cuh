@@ -20,6 +20,21 @@ LEAN_DEVICE float reciprocal_root(float x) {
   return r;
 }
 
+// e^x for factors of a decay, right to about half an ulp. An error of a factor near 1 comes back in every step, divided
+// by how much the state forgets, and ex2.approx is off by two. x = n ln 2 + r, and e^r is a polynomial.
+LEAN_DEVICE float factor_of(float x) {
+  x = fminf(x, 88.0f);
+  const float n = rintf(x * 1.44269504f), r = fmaf(n, -1.42860677e-6f, fmaf(n, -0.693145752f, x));
+  float series = 1.0f / 5040;
+  series = fmaf(series, r, 1.0f / 720);
+  series = fmaf(series, r, 1.0f / 120);
+  series = fmaf(series, r, 1.0f / 24);
+  series = fmaf(series, r, 1.0f / 6);
+  series = fmaf(series, r, 0.5f);
+  const float power = 1.0f + fmaf(r * r, series, r);
+  return x < -87.0f ? 0.0f : power * __int_as_float((__float2int_rn(n) + 127) << 23);
+}
+
 LEAN_DEVICE float sigmoid(float x) { return reciprocal(1.0f + expf(-x)); }
 
 // log(1 + e^x) = max(x, 0) + log(1 + y), where y = e^-|x| is at most 1. With s = y / (2 + y), log(1 + y) is

@@ -32,11 +32,11 @@ LEAN_DEVICE Update update_of(const LeanRecurrentArgs& args, const Head& head, co
     update.query_norm = args.scale * reciprocal_root(sum_of_row(qq) + args.norm_eps);
   }
   update.kq = sum_of_row(kq) * update.key_norm * update.query_norm;
-  const float rate = expf(head.a_log), first_gate = gate_value(token.gate[0]) + head.bias[0];
+  const float rate = factor_of(head.a_log), first_gate = gate_value(token.gate[0]) + head.bias[0];
   LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
     float log = kGates == kGatesConstant ? head.a_log : gate_value(token.gate[i]) + head.bias[i];
     log = decay_log(args, log, rate);
-    update.decay[i] = kDecay == kDecayNone ? 1.0f : expf(log);
+    update.decay[i] = kDecay == kDecayNone ? 1.0f : factor_of(log);
   }
   update.weight = 1.0f;
   if constexpr (kBringsWeight) update.weight = gate_value(token.weight);

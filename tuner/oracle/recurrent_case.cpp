@@ -9,7 +9,6 @@
 
 #include "tuner/oracle/compare.hpp"
 #include "tuner/oracle/random_data.hpp"
-#include "tuner/oracle/recurrent_oracle.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -34,14 +33,25 @@ class ErrorYardstick {
   double plain_error_ = 0, floor_ = 0;
 };
 
+/// Compares one value.
+template <class Where>
+void judge(double got, double right, const ErrorYardstick& yardstick, const Where& where, RecurrentOutcome& outcome) {
+  const double ratio = std::isfinite(got) ? std::abs(got - right) / yardstick.largest() : INFINITY;
+  outcome.error_ratio = std::max(outcome.error_ratio, ratio);
+  if (!(ratio <= kMostErrorRatio))
+    outcome.fail(
+        fmt::format("{} is {} instead of {}, with a yardstick of {}", where(), got, right, yardstick.largest()));
+}
+
 double float_ulp(double magnitude) { return std::max(magnitude, 1e-30) * 0x1p-23; }
 
 }  // namespace
 
 std::string describe(const RecurrentCaseOptions& options) {
-  return fmt::format("batch {}{}{}{}{}, seed {}", options.batch, options.padded ? ", padded" : "",
+  return fmt::format("batch {}{}{}{}{}{}, seed {}", options.batch, options.padded ? ", padded" : "",
                      options.null_slots ? ", null slots" : "", options.zero_is_null ? ", slot 0 is null" : "",
-                     options.moved ? ", other slots" : "", options.seed);
+                     options.moved ? ", other slots" : "",
+                     options.launches > 1 ? fmt::format(", {} launches", options.launches) : "", options.seed);
 }
 
 int RecurrentCase::tokens_of(int request) const {
@@ -50,8 +60,10 @@ int RecurrentCase::tokens_of(int request) const {
              : problem_.tokens;
 }
 
-std::int64_t RecurrentCase::first_token(int request) const {
-  return problem_.ragged ? offsets_.host[static_cast<std::size_t>(request)] : std::int64_t{request} * problem_.tokens;
+std::int64_t RecurrentCase::first_token(int request, int launch) const {
+  const std::int64_t of_launch =
+      problem_.ragged ? offsets_.host[static_cast<std::size_t>(request)] : std::int64_t{request} * problem_.tokens;
+  return launch * tokens_ + of_launch;
 }
 
 int RecurrentCase::start_slot(int request) const {
@@ -119,22 +131,22 @@ void RecurrentCase::draw() {
     array.host.resize(static_cast<std::size_t>(count));
     for (auto& value : array.host) value = each();
   };
-  fill(q_, tokens_ * q_stride_, [&] { return element(-1, 1); });
-  fill(k_, tokens_ * q_stride_, [&] { return element(-1, 1); });
-  fill(v_, tokens_ * v_stride_, [&] { return element(-1, 1); });
+  fill(q_, rows() * q_stride_, [&] { return element(-1, 1); });
+  fill(k_, rows() * q_stride_, [&] { return element(-1, 1); });
+  fill(v_, rows() * v_stride_, [&] { return element(-1, 1); });
   if (given) {
-    fill(given_a_, tokens_ * a_stride_, [&] { return static_cast<float>(-std::exp(uniform(-7, 2))); });
-    fill(given_b_, tokens_ * b_stride_, [&] { return static_cast<float>(uniform(0, 1)); });
+    fill(given_a_, rows() * a_stride_, [&] { return static_cast<float>(-std::exp(uniform(-7, 2))); });
+    fill(given_b_, rows() * b_stride_, [&] { return static_cast<float>(uniform(0, 1)); });
   } else if (problem_.gates != Gates::constant) {
-    fill(a_, tokens_ * a_stride_, [&] { return element(-4, 4); });
-    fill(b_, tokens_ * b_stride_, [&] { return element(-4, 4); });
+    fill(a_, rows() * a_stride_, [&] { return element(-4, 4); });
+    fill(b_, rows() * b_stride_, [&] { return element(-4, 4); });
     fill(dt_bias_, gates_of_token(problem_), [&] { return static_cast<float>(uniform(-4, 1)); });
   }
   const bool constant = problem_.gates == Gates::constant;
   fill(a_log_, problem_.v_heads,
        [&] { return static_cast<float>(constant ? -std::exp(uniform(-7, 0)) : uniform(-2, 2)); });
   if (problem_.output_gate != OutputGate::none) {
-    fill(z_, tokens_ * v_stride_, [&] { return element(-4, 4); });
+    fill(z_, rows() * v_stride_, [&] { return element(-4, 4); });
     fill(norm_weight_, problem_.value_dim, [&] { return static_cast<float>(uniform(0.5, 2)); });
   }
   fill(skip_, problem_.v_heads, [&] { return static_cast<float>(uniform(-1, 1)); });
@@ -164,71 +176,87 @@ Result<void> RecurrentCase::upload(const Stream& stream) {
 }
 
 template <class Real>
-RecurrentCase::Expected<Real> RecurrentCase::expected() const {
+std::vector<Real> RecurrentCase::values_of(const std::vector<std::uint16_t>& from, std::int64_t at, int count) const {
+  std::vector<Real> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<Real>(value_of(problem_.dtype, from[static_cast<std::size_t>(at) + i]));
+  return values;
+}
+
+double RecurrentCase::state_value(const std::vector<std::uint32_t>& pool, const std::vector<std::uint16_t>& pool16,
+                                  std::size_t i) const {
+  return problem_.state == StateType::fp32 ? static_cast<double>(std::bit_cast<float>(pool[i]))
+                                           : value_of(DType::bf16, pool16[i]);
+}
+
+template <class Real>
+RecurrentToken<Real> RecurrentCase::token_of(std::int64_t token, int head) const {
   const RecurrentUpdate& update = update_of(problem_.kind);
-  const std::size_t keys = static_cast<std::size_t>(problem_.key_dim),
-                    values = static_cast<std::size_t>(problem_.value_dim);
-  const std::size_t gates = update.decay == Decay::channel ? keys : 1, of_head = keys * values;
-  const auto columns = [&](const std::vector<std::uint16_t>& from, std::int64_t at, std::size_t count) {
-    std::vector<Real> out(count);
-    for (std::size_t i = 0; i < count; ++i)
-      out[i] = static_cast<Real>(value_of(problem_.dtype, from[static_cast<std::size_t>(at) + i]));
-    return out;
+  const std::int64_t key_head = head / (problem_.v_heads / problem_.qk_heads),
+                     key_at = token * q_stride_ + key_head * problem_.key_dim;
+  const auto gates = static_cast<std::size_t>(gates_of_token(problem_) / problem_.v_heads);
+  RecurrentToken<Real> taken{.q = values_of<Real>(q_.host, key_at, problem_.key_dim),
+                             .k = values_of<Real>(k_.host, key_at, problem_.key_dim),
+                             .v = values_of<Real>(v_.host, value_at(token, head), problem_.value_dim),
+                             .gates = std::vector<Real>(gates)};
+  for (std::size_t i = 0; i < gates; ++i) {
+    const std::size_t gate = static_cast<std::size_t>(head) * gates + i,
+                      at = static_cast<std::size_t>(token * a_stride_) + gate;
+    if (!given_a_.host.empty()) {
+      taken.gates[i] = given_a_.host[at];
+    } else if (!a_.host.empty()) {
+      taken.gates[i] =
+          static_cast<Real>(value_of(problem_.dtype, a_.host[at])) + static_cast<Real>(dt_bias_.host[gate]);
+    } else {
+      taken.gates[i] = a_log_.host[static_cast<std::size_t>(head)];
+    }
+  }
+  const auto at = static_cast<std::size_t>(token * b_stride_ + head);
+  if (update.weight != UpdateWeight::one && !given_b_.host.empty()) taken.weight = given_b_.host[at];
+  if (update.weight == UpdateWeight::beta && !b_.host.empty())
+    taken.weight = static_cast<Real>(value_of(problem_.dtype, b_.host[at]));
+  return taken;
+}
+
+template <class Real>
+void RecurrentCase::take_tokens(int request, int h, int launch, Expected<Real>& out) const {
+  const auto head = static_cast<std::size_t>(h), values = static_cast<std::size_t>(problem_.value_dim);
+  const std::int64_t of_head = std::int64_t{problem_.value_dim} * problem_.key_dim;
+  const auto at_slot = [&](int slot) {
+    return out.state.begin() + static_cast<std::ptrdiff_t>(state_index(slot, h * of_head));
   };
+  const RecurrentHead<Real> of_kind{.a_log = a_log_.host[head],
+                                    .skip = skip_.host[head],
+                                    .scale = scale_,
+                                    .norm_eps = norm_eps_,
+                                    .lower_bound = lower_bound_};
+  const auto start = at_slot(start_slot(request));
+  std::vector<Real> state(start, start + static_cast<std::ptrdiff_t>(of_head));
+  for (int t = 0; t < tokens_of(request); ++t) {
+    const std::int64_t token = first_token(request, launch) + t;
+    const std::span<Real> o =
+        std::span(out.o).subspan((static_cast<std::size_t>(token * problem_.v_heads) + head) * values, values);
+    take_token<Real>(problem_, of_kind, token_of<Real>(token, h), state, o);
+    if (problem_.output_gate != OutputGate::none) {
+      const std::vector<Real> z = values_of<Real>(z_.host, value_at(token, h), problem_.value_dim),
+                              weight(norm_weight_.host.begin(), norm_weight_.host.end());
+      gate_output<Real>(problem_, output_eps_, weight, z, o);
+    }
+    if (const int to = slot_after(request, t); !is_null(to)) std::copy(state.begin(), state.end(), at_slot(to));
+  }
+}
+
+template <class Real>
+RecurrentCase::Expected<Real> RecurrentCase::expected() const {
   Expected<Real> out;
-  out.o.assign(static_cast<std::size_t>(tokens_) * static_cast<std::size_t>(problem_.v_heads) * values, 0);
+  out.o.assign(static_cast<std::size_t>(rows() * problem_.v_heads * problem_.value_dim), 0);
   out.state.resize(static_cast<std::size_t>(slot_count_ * state_stride_));
   for (std::size_t i = 0; i < out.state.size(); ++i)
-    out.state[i] = problem_.state == StateType::fp32 ? static_cast<Real>(std::bit_cast<float>(pool_.host[i]))
-                                                     : static_cast<Real>(value_of(DType::bf16, pool16_.host[i]));
-  for (int request = 0; request < options_.batch; ++request) {
-    if (is_null(start_slot(request))) continue;
-    for (int h = 0; h < problem_.v_heads; ++h) {
-      const auto head = static_cast<std::size_t>(h);
-      const std::int64_t key_head = h / (problem_.v_heads / problem_.qk_heads);
-      const RecurrentHead<Real> of_kind{.a_log = a_log_.host[head],
-                                        .skip = skip_.host[head],
-                                        .scale = scale_,
-                                        .norm_eps = norm_eps_,
-                                        .lower_bound = lower_bound_};
-      const auto at_slot = [&](int slot) {
-        return out.state.begin() +
-               static_cast<std::ptrdiff_t>(state_index(slot, static_cast<std::int64_t>(head * of_head)));
-      };
-      const auto start = at_slot(start_slot(request));
-      std::vector<Real> state(start, start + static_cast<std::ptrdiff_t>(of_head));
-      for (int t = 0; t < tokens_of(request); ++t) {
-        const std::int64_t token = first_token(request) + t;
-        RecurrentToken<Real> taken{.q = columns(q_.host, token * q_stride_ + key_head * problem_.key_dim, keys),
-                                   .k = columns(k_.host, token * q_stride_ + key_head * problem_.key_dim, keys),
-                                   .v = columns(v_.host, token * v_stride_ + h * problem_.value_dim, values),
-                                   .gates = std::vector<Real>(gates)};
-        for (std::size_t i = 0; i < gates; ++i) {
-          const std::size_t gate = head * gates + i, at = static_cast<std::size_t>(token * a_stride_) + gate;
-          if (!given_a_.host.empty()) {
-            taken.gates[i] = given_a_.host[at];
-          } else if (!a_.host.empty()) {
-            // Kernels add in fp32, which is a part of the formula.
-            taken.gates[i] =
-                static_cast<Real>(value_of(problem_.dtype, a_.host[at])) + static_cast<Real>(dt_bias_.host[gate]);
-          } else {
-            taken.gates[i] = a_log_.host[head];
-          }
-        }
-        const std::size_t at = static_cast<std::size_t>(token * b_stride_ + h);
-        if (update.weight != UpdateWeight::one && !given_b_.host.empty()) taken.weight = given_b_.host[at];
-        if (update.weight == UpdateWeight::beta && !b_.host.empty())
-          taken.weight = static_cast<Real>(value_of(problem_.dtype, b_.host[at]));
-        const std::span<Real> o = std::span(out.o).subspan(
-            (static_cast<std::size_t>(token) * static_cast<std::size_t>(problem_.v_heads) + head) * values, values);
-        take_token<Real>(problem_, of_kind, std::move(taken), state, o);
-        if (problem_.output_gate != OutputGate::none) {
-          const std::vector<Real> z = columns(z_.host, token * v_stride_ + h * problem_.value_dim, values),
-                                  weight(norm_weight_.host.begin(), norm_weight_.host.end());
-          gate_output<Real>(problem_, output_eps_, weight, z, o);
-        }
-        if (const int to = slot_after(request, t); !is_null(to)) std::copy(state.begin(), state.end(), at_slot(to));
-      }
+    out.state[i] = static_cast<Real>(state_value(pool_.host, pool16_.host, i));
+  for (int launch = 0; launch < options_.launches; ++launch) {
+    for (int request = 0; request < options_.batch; ++request) {
+      for (int head = 0; head < problem_.v_heads && !is_null(start_slot(request)); ++head)
+        take_tokens(request, head, launch, out);
     }
   }
   return out;
@@ -245,87 +273,94 @@ Result<RecurrentCase> RecurrentCase::create(const RecurrentProblem& problem, con
   return made;
 }
 
-Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, const Stream& stream) const {
-  const bool fp32 = problem_.state == StateType::fp32;
-  const std::int64_t pool_bytes = slot_count_ * state_stride_ * bytes_of(problem_.state);
-  const std::int64_t o_bytes = tokens_ * v_stride_ * 2;
-  auto pool = DeviceBuffer::allocate(pool_bytes), o = DeviceBuffer::allocate(o_bytes);
-  if (!pool) return tl::unexpected(pool.error());
-  if (!o) return tl::unexpected(o.error());
-  const void* fresh = fp32 ? pool_.device.data() : pool16_.device.data();
-  if (auto ok = copy_on_device_async(pool->data(), fresh, pool_bytes, stream.get()); !ok)
-    return tl::unexpected(ok.error());
-  if (auto ok = fill_bytes_async(o->data(), kPoisonByte, o_bytes, stream.get()); !ok) return tl::unexpected(ok.error());
-
+LeanRecurrentArgs RecurrentCase::arguments(const DeviceBuffer& pool, const DeviceBuffer& o, int launch) const {
+  const std::int64_t row = launch * tokens_;  // the first of its tokens
   LeanRecurrentArgs args{};
   args.slots = slots_.device.as<int>();
   args.accepted = problem_.snapshots ? accepted_.device.as<int>() : nullptr;
   args.token_offsets = offsets_.device.as<int>();
-  args.q = q_.device.data(), args.k = k_.device.data(), args.v = v_.device.data();
-  args.a = given_a_.host.empty() ? a_.device.data() : given_a_.device.data();
-  args.b = given_b_.host.empty() ? b_.device.data() : given_b_.device.data();
+  args.q = q_.device.at(2 * row * q_stride_), args.k = k_.device.at(2 * row * q_stride_);
+  args.v = v_.device.at(2 * row * v_stride_), args.z = z_.device.at(2 * row * v_stride_);
+  args.a = given_a_.host.empty() ? a_.device.at(2 * row * a_stride_) : given_a_.device.at(4 * row * a_stride_);
+  args.b = given_b_.host.empty() ? b_.device.at(2 * row * b_stride_) : given_b_.device.at(4 * row * b_stride_);
   args.a_log = a_log_.device.as<float>(), args.dt_bias = dt_bias_.device.as<float>();
   args.skip = skip_.device.as<float>();
-  args.z = z_.device.data(), args.norm_weight = norm_weight_.device.as<float>();
-  args.z_stride = v_stride_, args.output_eps = output_eps_;
-  args.state = pool->as<char>(), args.o = o->data();
+  args.norm_weight = norm_weight_.device.as<float>();
+  args.state = pool.as<char>(), args.o = o.at(2 * row * v_stride_);
   args.out_slots = out_slots_.device.as<int>();
-  args.q_stride = args.k_stride = q_stride_, args.v_stride = args.o_stride = v_stride_;
+  args.q_stride = args.k_stride = q_stride_;
+  args.v_stride = args.o_stride = args.z_stride = v_stride_;
   args.a_stride = a_stride_, args.b_stride = b_stride_, args.state_stride = state_stride_;
   args.slots_stride = args.out_slots_stride = slots_stride_;
   args.slot_count = slot_count_, args.first_slot = first_slot_;
-  args.scale = scale_, args.norm_eps = norm_eps_, args.lower_bound = lower_bound_;
-  if (auto ok = kernel.launch(args, options_.batch, stream.get()); !ok) return tl::unexpected(ok.error());
+  args.scale = scale_, args.norm_eps = norm_eps_, args.lower_bound = lower_bound_, args.output_eps = output_eps_;
+  return args;
+}
 
-  std::vector<std::uint16_t> got_o(static_cast<std::size_t>(tokens_ * v_stride_));
-  std::vector<std::uint32_t> got32(fp32 ? pool_.host.size() : 0);
-  std::vector<std::uint16_t> got16(pool16_.host.size());
-  if (auto ok = copy_to_host(got_o.data(), o->data(), o_bytes, stream); !ok) return tl::unexpected(ok.error());
-  void* to = fp32 ? static_cast<void*>(got32.data()) : got16.data();
+Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, const Stream& stream) const {
+  const bool fp32 = problem_.state == StateType::fp32;
+  const std::int64_t pool_bytes = slot_count_ * state_stride_ * bytes_of(problem_.state);
+  const std::int64_t o_bytes = rows() * v_stride_ * 2;
+  auto pool = DeviceBuffer::allocate(pool_bytes), o = DeviceBuffer::allocate(o_bytes);
+  if (!pool) return tl::unexpected(pool.error());
+  if (!o) return tl::unexpected(o.error());
+  const void* const fresh = fp32 ? pool_.device.data() : pool16_.device.data();
+  if (auto ok = copy_on_device_async(pool->data(), fresh, pool_bytes, stream.get()); !ok)
+    return tl::unexpected(ok.error());
+  if (auto ok = fill_bytes_async(o->data(), kPoisonByte, o_bytes, stream.get()); !ok) return tl::unexpected(ok.error());
+  for (int launch = 0; launch < options_.launches; ++launch) {
+    if (auto ok = kernel.launch(arguments(*pool, *o, launch), options_.batch, stream.get()); !ok)
+      return tl::unexpected(ok.error());
+  }
+  Got got{.o = std::vector<std::uint16_t>(static_cast<std::size_t>(rows() * v_stride_)),
+          .pool = std::vector<std::uint32_t>(pool_.host.size()),
+          .pool16 = std::vector<std::uint16_t>(pool16_.host.size())};
+  if (auto ok = copy_to_host(got.o.data(), o->data(), o_bytes, stream); !ok) return tl::unexpected(ok.error());
+  void* const to = fp32 ? static_cast<void*>(got.pool.data()) : got.pool16.data();
   if (auto ok = copy_to_host(to, pool->data(), pool_bytes, stream); !ok) return tl::unexpected(ok.error());
-
-  const Expected<double>& oracle = oracle_;
-  const Expected<float>& plain = plain_;
   RecurrentOutcome outcome;
-  const auto failed = [&](std::string text) {
-    if (outcome.first_failure.empty()) outcome.first_failure = std::move(text);
-  };
-  const auto judge = [&](double got, double right, double yardstick, const auto& where) {
-    const double ratio = std::isfinite(got) ? std::abs(got - right) / yardstick : INFINITY;
-    outcome.error_ratio = std::max(outcome.error_ratio, ratio);
-    if (!(ratio <= kMostErrorRatio))
-      failed(fmt::format("{} is {} instead of {}, with a yardstick of {}", where(), got, right, yardstick));
-  };
+  compare_outputs(got, outcome);
+  compare_states(got, outcome);
+  return outcome;
+}
 
-  // Outputs. What no token has stays poisoned, and null slots give zeros.
-  const std::int64_t row_of_o = std::int64_t{problem_.v_heads} * problem_.value_dim;
-  std::vector<bool> written(static_cast<std::size_t>(tokens_));
-  const auto ulp_of_o = [&](double magnitude) { return unit_in_last_place(problem_.dtype, magnitude); };
-  for (int request = 0; request < options_.batch; ++request) {
-    ErrorYardstick yardstick;
-    const std::int64_t begin = first_token(request) * row_of_o, end = begin + tokens_of(request) * row_of_o;
-    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
-      yardstick.add(oracle.o[i], value_of(problem_.dtype, bits_of(problem_.dtype, plain.o[i])), ulp_of_o);
-    for (int t = 0; t < tokens_of(request); ++t) {
-      const std::int64_t token = first_token(request) + t;
-      written[static_cast<std::size_t>(token)] = true;
-      for (std::int64_t i = 0; i < row_of_o; ++i) {
-        const std::uint16_t bits = got_o[static_cast<std::size_t>(token * v_stride_ + i)];
-        const auto where = [&] { return fmt::format("o of request {}, token {}, element {}", request, t, i); };
-        if (is_null(start_slot(request)) && bits != 0) failed(where() + " of a null slot is not zero");
-        judge(value_of(problem_.dtype, bits), oracle.o[static_cast<std::size_t>(token * row_of_o + i)],
-              yardstick.largest(), where);
+void RecurrentCase::compare_outputs(const Got& got, RecurrentOutcome& outcome) const {
+  const std::int64_t row = std::int64_t{problem_.v_heads} * problem_.value_dim;
+  const auto ulp = [&](double magnitude) { return unit_in_last_place(problem_.dtype, magnitude); };
+  std::vector<bool> written(static_cast<std::size_t>(rows()));
+  for (int launch = 0; launch < options_.launches; ++launch) {
+    for (int request = 0; request < options_.batch; ++request) {
+      ErrorYardstick yardstick;
+      const auto begin = static_cast<std::size_t>(first_token(request, launch) * row),
+                 end = begin + static_cast<std::size_t>(tokens_of(request) * row);
+      for (std::size_t i = begin; i < end; ++i)
+        yardstick.add(oracle_.o[i], value_of(problem_.dtype, bits_of(problem_.dtype, plain_.o[i])), ulp);
+      for (int t = 0; t < tokens_of(request); ++t) {
+        const std::int64_t token = first_token(request, launch) + t;
+        written[static_cast<std::size_t>(token)] = true;
+        for (std::int64_t i = 0; i < row; ++i) {
+          const std::uint16_t bits = got.o[static_cast<std::size_t>(token * v_stride_ + i)];
+          const auto where = [&] {
+            return fmt::format("o of launch {}, request {}, token {}, element {}", launch, request, t, i);
+          };
+          if (is_null(start_slot(request)) && bits != 0) outcome.fail(where() + " of a null slot is not zero");
+          judge(value_of(problem_.dtype, bits), oracle_.o[static_cast<std::size_t>(token * row + i)], yardstick, where,
+                outcome);
+        }
       }
     }
   }
-  for (std::int64_t token = 0; token < tokens_; ++token) {
-    for (std::int64_t i = written[static_cast<std::size_t>(token)] ? row_of_o : 0; i < v_stride_; ++i) {
-      if (got_o[static_cast<std::size_t>(token * v_stride_ + i)] != 0xFFFF)
-        failed(fmt::format("o of row {}, element {} is no token's, but was written", token, i));
+  // What no token has stays poisoned.
+  for (std::int64_t token = 0; token < rows(); ++token) {
+    for (std::int64_t i = written[static_cast<std::size_t>(token)] ? row : 0; i < v_stride_; ++i) {
+      if (got.o[static_cast<std::size_t>(token * v_stride_ + i)] != 0xFFFF)
+        outcome.fail(fmt::format("o of row {}, element {} is no token's, but was written", token, i));
     }
   }
+}
 
-  // States: those that were stored are near the oracle's, and all others are as they were, to the bit.
+void RecurrentCase::compare_states(const Got& got, RecurrentOutcome& outcome) const {
+  const bool fp32 = problem_.state == StateType::fp32;
   std::vector<bool> stored(static_cast<std::size_t>(slot_count_));
   for (int request = 0; request < options_.batch; ++request) {
     if (is_null(start_slot(request))) continue;
@@ -333,10 +368,7 @@ Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, con
       if (const int slot = slot_after(request, t); !is_null(slot)) stored[static_cast<std::size_t>(slot)] = true;
     }
   }
-  const auto value_at = [&](std::size_t i) {
-    return fp32 ? static_cast<double>(std::bit_cast<float>(got32[i])) : value_of(DType::bf16, got16[i]);
-  };
-  const auto ulp_of_state = [&](double magnitude) {
+  const auto ulp = [&](double magnitude) {
     return fp32 ? kLeastUlps * float_ulp(magnitude) : unit_in_last_place(DType::bf16, magnitude);
   };
   for (int slot = 0; slot < slot_count_; ++slot) {
@@ -344,20 +376,19 @@ Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, con
     ErrorYardstick yardstick;
     for (std::int64_t i = 0; changed && i < elements_of_slot(); ++i) {
       const auto at = static_cast<std::size_t>(state_index(slot, i));
-      const double rounded = fp32 ? plain.state[at] : value_of(DType::bf16, bits_of(DType::bf16, plain.state[at]));
-      yardstick.add(oracle.state[at], rounded, ulp_of_state);
+      const double rounded = fp32 ? plain_.state[at] : value_of(DType::bf16, bits_of(DType::bf16, plain_.state[at]));
+      yardstick.add(oracle_.state[at], rounded, ulp);
     }
     for (std::int64_t i = 0; i < state_stride_; ++i) {
       const auto at = static_cast<std::size_t>(state_index(slot, i));
       const auto where = [&] { return fmt::format("state of slot {}, element {}", slot, i); };
       if (changed && i < elements_of_slot()) {
-        judge(value_at(at), oracle.state[at], yardstick.largest(), where);
-      } else if (fp32 ? got32[at] != pool_.host[at] : got16[at] != pool16_.host[at]) {
-        failed(where() + " is nobody's, but was written");
+        judge(state_value(got.pool, got.pool16, at), oracle_.state[at], yardstick, where, outcome);
+      } else if (fp32 ? got.pool[at] != pool_.host[at] : got.pool16[at] != pool16_.host[at]) {
+        outcome.fail(where() + " is nobody's, but was written");
       }
     }
   }
-  return outcome;
 }
 
 }  // namespace v1

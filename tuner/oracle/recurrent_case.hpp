@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/recurrent/recurrent_kernel.hpp"
+#include "tuner/oracle/recurrent_oracle.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -18,6 +19,7 @@ struct RecurrentCaseOptions {
   bool null_slots = false;    ///< some requests have null slots, of each kind that there is
   bool zero_is_null = false;  ///< slot 0 is a null slot
   bool moved = false;         ///< states go to other slots than those where they begin
+  int launches = 1;           ///< which follow each other with tokens of their own, so that a state's errors add up
 };
 std::string describe(const RecurrentCaseOptions& options);
 
@@ -25,6 +27,10 @@ std::string describe(const RecurrentCaseOptions& options);
 struct RecurrentOutcome {
   double error_ratio = 0;     ///< the largest error over that of a plain fp32 implementation; at most 2 passes
   std::string first_failure;  ///< empty when it passed
+
+  void fail(std::string text) {
+    if (first_failure.empty()) first_failure = std::move(text);
+  }
 };
 
 class RecurrentCase {
@@ -33,7 +39,7 @@ class RecurrentCase {
   static Result<RecurrentCase> create(const RecurrentProblem& problem, const RecurrentCaseOptions& options,
                                       const Stream& stream);
 
-  /// Launches the kernel once on fresh states, and compares outputs and all slots of the pool with the oracle. The
+  /// Launches the kernel on fresh states, and compares outputs and all slots of the pool with the oracle. The
   /// kernel is one of the case's problem. Errors: launch_failed, out_of_memory, context_lost.
   Result<RecurrentOutcome> check(const RecurrentKernel& kernel, const Stream& stream) const;
 
@@ -54,13 +60,41 @@ class RecurrentCase {
     std::vector<Real> state;  ///< the pool: [slots, v_heads, value_dim, key_dim]
   };
 
+  /// What a kernel wrote: outputs, and the pool as the case has it.
+  struct Got {
+    std::vector<std::uint16_t> o;
+    std::vector<std::uint32_t> pool;
+    std::vector<std::uint16_t> pool16;
+  };
+
   void draw();
   Result<void> upload(const Stream& stream);
+  LeanRecurrentArgs arguments(const DeviceBuffer& pool, const DeviceBuffer& o, int launch) const;
+
+  template <class Real>
+  RecurrentToken<Real> token_of(std::int64_t token, int head) const;
+  /// One head of a request takes all of its tokens.
+  template <class Real>
+  void take_tokens(int request, int head, int launch, Expected<Real>& out) const;
   template <class Real>
   Expected<Real> expected() const;
+
+  /// Outputs are near the oracle's, those of null slots are zero, and what no token has stays poisoned.
+  void compare_outputs(const Got& got, RecurrentOutcome& outcome) const;
+  /// States that were stored are near the oracle's, and all others are as they were, to the bit.
+  void compare_states(const Got& got, RecurrentOutcome& outcome) const;
+
+  template <class Real>
+  std::vector<Real> values_of(const std::vector<std::uint16_t>& from, std::int64_t at, int count) const;
+  std::int64_t value_at(std::int64_t token, int head) const {
+    return token * v_stride_ + std::int64_t{head} * problem_.value_dim;
+  }
+  double state_value(const std::vector<std::uint32_t>& pool, const std::vector<std::uint16_t>& pool16,
+                     std::size_t i) const;
   bool is_null(int slot) const { return slot < first_slot_ || slot >= slot_count_; }
   int tokens_of(int request) const;
-  std::int64_t first_token(int request) const;
+  std::int64_t first_token(int request, int launch) const;
+  std::int64_t rows() const { return tokens_ * options_.launches; }  ///< of q, k, v, o and gates
   /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored.
   int start_slot(int request) const;
   int slot_after(int request, int token) const;
@@ -72,7 +106,7 @@ class RecurrentCase {
   RecurrentProblem problem_;
   RecurrentCaseOptions options_;
   int slot_count_ = 0, first_slot_ = 0;
-  std::int64_t tokens_ = 0;
+  std::int64_t tokens_ = 0;  ///< of a launch, together with rows that are nobody's
   std::int64_t q_stride_ = 0, v_stride_ = 0, a_stride_ = 0, b_stride_ = 0, state_stride_ = 0;
   int slots_stride_ = 1;
   float scale_ = 1, norm_eps_ = 1e-6F, lower_bound_ = -5, output_eps_ = 1e-5F;
