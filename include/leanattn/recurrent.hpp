@@ -40,23 +40,24 @@ enum class StateFormat : std::int32_t { fp32 = LEANATTN_STATE_FP32, bf16 = LEANA
 
 /// What never changes in a model; see leanattn_recurrent_layer.
 struct RecurrentLayer {
-  Recurrence recurrence = Recurrence::gated_delta;
-  GateForm gates = GateForm::usual;
-  int qk_heads = 16;                ///< heads of q and k
-  int v_heads = 32;                 ///< of v and of the state; a multiple of qk_heads
-  int key_dim = 128;                ///< K: columns of a head's state
-  int value_dim = 128;              ///< V: its rows
-  DataType dtype = DataType::bf16;  ///< of q, k, v and o
-  StateFormat state = StateFormat::fp32;
-  HeadOutput output = HeadOutput::plain;
-  int tokens = 1;          ///< the most of a request in a step, 1 to 16
-  bool normalise = true;   ///< q and k are L2-normalised
-  bool ragged = false;     ///< each request has its own number of tokens
-  bool snapshots = false;  ///< the state after each token is stored in a slot of its own
+  Recurrence recurrence = Recurrence::gated_delta;  ///< how a token changes the state
+  GateForm gates = GateForm::usual;                 ///< where decays and weights come from
+  int qk_heads = 16;                                ///< heads of q and k
+  int v_heads = 32;                                 ///< of v and of the state; a multiple of qk_heads
+  int key_dim = 128;                                ///< K: columns of a head's state
+  int value_dim = 128;                              ///< V: its rows
+  DataType dtype = DataType::bf16;                  ///< of q, k, v and o
+  StateFormat state = StateFormat::fp32;            ///< of elements of the state in memory
+  HeadOutput output = HeadOutput::plain;            ///< what becomes of the output
+  int tokens = 1;                                   ///< the most of a request in a step, 1 to 16
+  bool normalise = true;                            ///< q and k are L2-normalised
+  bool ragged = false;                              ///< each request has its own number of tokens
+  bool snapshots = false;                           ///< the state after each token is stored in a slot of its own
 };
 
 /// The arguments of one step; see leanattn_recurrent_args. Make them with recurrent_args().
 using RecurrentArgs = leanattn_recurrent_args;
+/// Arguments in which everything is 0, to be filled in.
 inline RecurrentArgs recurrent_args() {
   RecurrentArgs args;
   leanattn_recurrent_args_init(&args);
