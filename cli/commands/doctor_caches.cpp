@@ -132,7 +132,8 @@ Finding look_at_winners(const DeviceFacts& device, const LayeredWinners& known) 
   for (const auto& [layer, count] : layers)
     text += fmt::format("{} {} from the {} database", layer == layers.begin()->first ? "" : ",", count, layer);
   // What was shipped has seldom met this machine's driver and NVRTC. That is nothing to mend.
-  if (shipped_stale > 0) text += fmt::format("; {} of the shipped under another driver, NVRTC or kernel", shipped_stale);
+  if (shipped_stale > 0)
+    text += fmt::format("; {} of the shipped under another driver, NVRTC or kernel", shipped_stale);
   if (stale == 0) return good(subject, std::move(text));
   return doubtful(subject,
                   fmt::format("{}; {} {} stale, measured with another driver, NVRTC or kernel", text, stale,

@@ -53,8 +53,8 @@ LEAN_DEVICE float weigh(const float (&score)[4], int half, float reference, floa
 }
 
 // Raises the maxima of rows g and g + 8 to those of the step. factor: what the sums, which it multiplies, and O of the
-// steps before are worth, where the warp has a row whose maximum rose; returns whether it has. Only then do the lanes of
-// a row tell each other their maxima. Several chains of dependent instructions go side by side: this is what a
+// steps before are worth, where the warp has a row whose maximum rose; returns whether it has. Only then do the lanes
+// of a row tell each other their maxima. Several chains of dependent instructions go side by side: this is what a
 // warpgroup does while the matrix unit works for the other one, and it must not take longer.
 LEAN_DEVICE bool raise_maxima(const LeanDecodeArgs& args, const float (&score)[kStepTokens / 8][4], float* max,
                               float* sum, float (&factor)[2]) {

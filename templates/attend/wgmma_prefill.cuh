@@ -47,8 +47,8 @@ LEAN_DEVICE void store_query(const LeanDecodeArgs& args, const Segment& s, Opera
 }
 
 // Warpgroups take turns at issuing, the first one first, in all output tiles where more than one has rows: then one of
-// them makes its weights while the matrix unit works for the others. A turn begins when the one before it has ended, and
-// the turn behind an output tile is the first warpgroup's. Barrier 7 is the producer's.
+// them makes its weights while the matrix unit works for the others. A turn begins when the one before it has ended,
+// and the turn behind an output tile is the first warpgroup's. Barrier 7 is the producer's.
 constexpr int kFirstTurn = kFirstBarrier + (kWarpgroups == 2 ? 5 : 8);
 LEAN_DEVICE void begin_turn(int warpgroup) {
   asm volatile("bar.sync %0, 256;" ::"r"(kFirstTurn + warpgroup) : "memory");
