@@ -7,8 +7,8 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// The spec for steps of about `batch` requests on a GPU, from the number of its SMs: a step takes as long as the SM
-/// with the most rows, and of tunables that deal rows equally, those with the fewest warps. `problem` is valid.
+/// The spec for steps of about `batch` requests on a GPU, from the number of its SMs: CTAs are small enough to fill
+/// them evenly, and beyond that tunables are the usual ones. `problem` is valid.
 RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch);
 
 }  // namespace v1
