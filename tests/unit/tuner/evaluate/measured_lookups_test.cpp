@@ -11,6 +11,7 @@
 
 #include "runtime/lookup/cost_model.hpp"
 #include "runtime/lookup/fitted_costs.hpp"
+#include "runtime/lookup/mixed_line.hpp"
 #include "runtime/lookup/residency.hpp"
 #include "runtime/lookup/winner_table.hpp"
 #include "tests/thoroughness.hpp"
@@ -82,9 +83,16 @@ TEST(MeasuredLookups, TimesOfMixedStepsArePredictedByTheSameCosts) {
     KernelSpec ran = one.config.spec;
     // Steps of heads with 256 columns had 64 tokens then, and have 80 now.
     if (ran.head_dim == 256) ran.warp_tokens = 20, ran.tile = 80;
-    EXPECT_EQ(choice.config.spec, ran) << one.name;
-    EXPECT_EQ(choice.config.grid, one.config.grid) << one.name;
     EXPECT_EQ(choice.provenance, Provenance::fallback) << one.name;
+    if (choice.config.spec.warps == 12) {  // three warpgroups are newer than these timings, and for prompts
+      EXPECT_EQ(one.shape.mix.chunks, one.shape.batch) << one.name;
+      EXPECT_LT(modelled_us(one.problem, one.shape, choice.config), us) << one.name;
+      continue;
+    }
+    EXPECT_EQ(choice.config.spec, ran) << one.name;
+    // So are grids that cut output tiles alike.
+    const DecodeStep step(device, one.problem, one.shape);
+    if (mixed_line(step, ran, layout_of(ran)).alike == 0) EXPECT_EQ(choice.config.grid, one.config.grid) << one.name;
   }
   EXPECT_LE(quantile(off, 0.5), 0.06);
   EXPECT_LE(quantile(off, 0.9), 0.185);
