@@ -28,7 +28,7 @@ class RecurrentKernel {
   const KernelResources& resources() const { return resources_; }
 
  private:
-  RecurrentKernel(RecurrentSpec spec, LoadedSource source) : spec_(std::move(spec)), source_(std::move(source)) {}
+  RecurrentKernel(const RecurrentSpec& spec, LoadedSource source) : spec_(spec), source_(std::move(source)) {}
 
   RecurrentSpec spec_;
   LoadedSource source_;

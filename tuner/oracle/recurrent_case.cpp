@@ -32,16 +32,20 @@ std::int64_t RecurrentCase::first_token(int request, int launch) const {
   return launch * tokens_ + of_launch;
 }
 
+std::size_t RecurrentCase::slot_index(int request, int entry) const {
+  return static_cast<std::size_t>(request) * static_cast<std::size_t>(slots_stride_) + static_cast<std::size_t>(entry);
+}
+
 int RecurrentCase::start_slot(int request) const {
   const int entry = problem_.snapshots ? accepted_.host[static_cast<std::size_t>(request)] - 1 : 0;
-  return slots_.host[static_cast<std::size_t>(request * slots_stride_ + entry)];
+  return slots_.host[slot_index(request, entry)];
 }
 
 int RecurrentCase::slot_after(int request, int token) const {
   if (!problem_.snapshots && token + 1 < tokens_of(request)) return -1;
   if (!problem_.snapshots && !options_.moved) return start_slot(request);
   const std::vector<int>& slots = options_.moved ? out_slots_.host : slots_.host;
-  return slots[static_cast<std::size_t>(request * slots_stride_ + (problem_.snapshots ? token : 0))];
+  return slots[slot_index(request, problem_.snapshots ? token : 0)];
 }
 
 void RecurrentCase::draw() {
@@ -73,7 +77,7 @@ void RecurrentCase::draw() {
     const int nulls[] = {-1, slot_count_, options_.zero_is_null ? 0 : -7};
     for (int request = 0; request < batch; request += 2) {
       const int entry = problem_.snapshots ? accepted_.host[static_cast<std::size_t>(request)] - 1 : 0;
-      slots_.host[static_cast<std::size_t>(request * slots_stride_ + entry)] = nulls[request / 2 % 3];
+      slots_.host[slot_index(request, entry)] = nulls[request / 2 % 3];
     }
     // A state that is read, but not stored.
     if (options_.moved && batch > 1) out_slots_.host[static_cast<std::size_t>(slots_stride_)] = nulls[0];
