@@ -49,15 +49,17 @@ Result<std::thread> start_own_thread(std::function<void()> body) {
 bool ensure_own_thread(std::thread& thread, std::function<void()> body) {
   if (thread.joinable()) return true;
   auto started = start_own_thread(std::move(body));
-  if (started) thread = *std::move(started);
-  return started.has_value();
+  if (!started) return false;
+  thread = *std::move(started);
+  return true;
 }
 
 bool ThreadGroup::start(std::function<void()> body) {
   threads_.reserve(threads_.size() + 1);
   auto started = start_own_thread(std::move(body));
-  if (started) threads_.push_back(*std::move(started));
-  return started.has_value();
+  if (!started) return false;
+  threads_.push_back(*std::move(started));
+  return true;
 }
 
 void ThreadGroup::start(std::size_t count, const std::function<void()>& body) {

@@ -171,17 +171,17 @@ void bind_strides(const DecodeProblem& problem, const Rows& rows, std::int64_t e
 Result<void> check_strides(const DecodeProblem& problem, const Rows& rows, const Extents& extents,
                            const LeanDecodeArgs& bound) {
   const auto& [requests, query_tokens, entries, entry_tokens] = extents;
-  const auto of_q = check_strides(rows.q, {{"q_stride_batch", bound.q_stride_batch, requests},
-                                           {"q_stride_token", bound.q_stride_token, query_tokens},
-                                           {"q_stride_head", bound.q_stride_head, problem.q_heads}});
+  auto of_q = check_strides(rows.q, {{"q_stride_batch", bound.q_stride_batch, requests},
+                                     {"q_stride_token", bound.q_stride_token, query_tokens},
+                                     {"q_stride_head", bound.q_stride_head, problem.q_heads}});
   if (!of_q) return of_q;
-  const auto of_o = check_strides(rows.o, {{"o_stride_batch", bound.o_stride_batch, requests},
-                                           {"o_stride_token", bound.o_stride_token, query_tokens},
-                                           {"o_stride_head", bound.o_stride_head, problem.q_heads}});
+  auto of_o = check_strides(rows.o, {{"o_stride_batch", bound.o_stride_batch, requests},
+                                     {"o_stride_token", bound.o_stride_token, query_tokens},
+                                     {"o_stride_head", bound.o_stride_head, problem.q_heads}});
   if (!of_o) return of_o;
-  const auto of_k = check_strides(rows.k, {{"k_stride_batch", bound.k_stride_batch, entries},
-                                           {"k_stride_head", bound.k_stride_head, problem.kv_heads},
-                                           {"k_stride_token", bound.k_stride_token, entry_tokens}});
+  auto of_k = check_strides(rows.k, {{"k_stride_batch", bound.k_stride_batch, entries},
+                                     {"k_stride_head", bound.k_stride_head, problem.kv_heads},
+                                     {"k_stride_token", bound.k_stride_token, entry_tokens}});
   if (!of_k) return of_k;
   return check_strides(rows.v, {{"v_stride_batch", bound.v_stride_batch, entries},
                                 {"v_stride_head", bound.v_stride_head, problem.kv_heads},

@@ -69,7 +69,7 @@ double row_units(const KernelSpec& spec, const KernelLayout& layout) {
   const int rows = layout.rows;
   if (spec.load == LoadPath::vector) return rows;
   // Of 16 rows on the matrix rows, a warp reads K and V as often as of eight on the columns.
-  if (layout.family->rows_are_split && spec.load != LoadPath::tensor) return layout.rows_of_warp / 16;
+  if (layout.family->rows_are_split && spec.load != LoadPath::tensor) return layout.rows_of_warp / 16.0;
   return layout.family->query_rows_lead ? 8 * divide_up(rows, 64) : divide_up(rows, 8);
 }
 
@@ -275,8 +275,8 @@ ModelledTime LaunchModel::with_grid(std::int64_t wanted_grid) const {
   if (mixed_) return with_mix(grid);
   const Line line = line_of(tiles_per_output_, tiles_ / tiles_per_output_, grid);
   // The last LeanTile of an output tile may have fewer tokens.
-  const auto whole = static_cast<double>(line.longest / tiles_per_output_),
-             rest = static_cast<double>(line.longest % tiles_per_output_);
+  const std::int64_t outputs = line.longest / tiles_per_output_, tiles = line.longest % tiles_per_output_;
+  const auto whole = static_cast<double>(outputs), rest = static_cast<double>(tiles);
   const double tokens = whole * tokens_per_output_ + std::min(rest * tile_, tokens_per_output_);
 
   // All waves but the last have as many CTAs as are resident at once.

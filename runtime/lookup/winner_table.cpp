@@ -196,7 +196,7 @@ struct WinnerTable::Impl {
 
   /// The problem as its winners are stored: of a group whose link is not known, with the first link that has winners.
   DecodeProblem stored(const DecodeProblem& asked) const {
-    const DecodeProblem problem = as_launched(asked, device.arch);
+    DecodeProblem problem = as_launched(asked, device.arch);
     if (!in_group(problem.features) || problem.group_link != GroupLink::unknown) return problem;
     for (const GroupLink link : {GroupLink::nvlink, GroupLink::pcie, GroupLink::same_gpu}) {
       DecodeProblem linked = problem;
@@ -428,8 +428,8 @@ std::vector<Choice> WinnerTable::launch_order(const DecodeProblem& asked, const 
   if (const auto exact = Impl::find_exact(impl_->problems.find(step.problem), shape); exact && exact.measured->next)
     add(*exact.measured->next);
   if (is_predicted(step)) {
-    std::vector<KernelSpec> without;
-    for (const Choice& choice : order) without.push_back(choice.config.spec);
+    std::vector<KernelSpec> without(order.size());
+    std::ranges::transform(order, without.begin(), [](const Choice& choice) { return choice.config.spec; });
     add(impl_->infer(step, nullptr, without));
   }
   for (const Config& config : default_configs(step))

@@ -107,7 +107,7 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
   };
   const auto limit = CopyLimit::load(*device, cubins);
   if (!limit) return tl::unexpected(limit.error());
-  const auto fastest_copy = [&](std::string mode, int writes) -> Result<TimedKernel> {
+  const auto fastest_copy = [&](const std::string& mode, int writes) -> Result<TimedKernel> {
     std::vector<TimedKernel> ways;
     for (const CopyVariant& variant : CopyLimit::variants()) {
       auto graph = TimedGraph::make(rotation.launches, *stream, [&](int launch, CUstream_st* capturing) {

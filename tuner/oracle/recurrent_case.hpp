@@ -95,10 +95,10 @@ class RecurrentCase {
   int tokens_of(int request) const;
   std::int64_t first_token(int request, int launch) const;
   std::int64_t rows() const { return tokens_ * options_.launches; }  ///< of q, k, v, o and gates
-  /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored.
-  int start_slot(int request) const;
   /// Where a request's entry lies in the list of slots.
   std::size_t slot_index(int request, int entry) const;
+  /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored.
+  int start_slot(int request) const;
   int slot_after(int request, int token) const;
   std::int64_t state_index(int slot, std::int64_t element) const { return slot * state_stride_ + element; }
   std::int64_t elements_of_slot() const {
