@@ -60,8 +60,9 @@ Result<void> validate_ranges(const KernelSpec& spec) {
            std::ranges::find(searched.warp_tokens, spec.warp_tokens) != searched.warp_tokens.end();
   };
   if (!in(spec.warp_tokens, {16, 32, 64}) && !std::ranges::any_of(family_of(spec).loads, has_steps_of_its_own))
-    return invalid_spec(fmt::format("warp_tokens is {}", spec.warp_tokens),
-                        "choose 16, 32 or 64; prefill kernels with 8 or 12 warps also take 20");
+    return invalid_spec(
+        fmt::format("warp_tokens is {}", spec.warp_tokens),
+        "choose 16, 32 or 64; prefill kernels with 8 warps also take 20, and those with 12 take 20, 24 and 28");
   if (spec.warps < 1 || spec.warps > 16) return invalid_spec(fmt::format("warps is {}", spec.warps), "choose 1 to 16");
   if (spec.stages < 1 || spec.stages > 8)
     return invalid_spec(fmt::format("stages is {}", spec.stages), "choose 1 to 8");

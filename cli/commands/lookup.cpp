@@ -81,7 +81,7 @@ std::string why(const Choice& choice) {
       if (choice.config.spec.features.batch_invariant)
         return "this shape was not measured, and batch-invariant problems take no other shape's grid";
       if (has_prefill(choice.config.spec.features))
-        return "this is the default configuration, because it is not known how many query tokens the requests have, or "
+        return "this is a default configuration, because it is not known how many query tokens the requests have, or "
                "nothing is tuned on this GPU for steps with prefill";
       return "nothing is tuned on this GPU over a cache of this kind; of the usual kernels the cost model ranks this "
              "configuration first";
