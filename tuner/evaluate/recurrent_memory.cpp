@@ -62,7 +62,8 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.gates_, copies * tokens * (gates_of_token(problem) + problem.v_heads) * gate_bytes},
       {&memory.o_, copies * tokens * problem.v_heads * problem.value_dim * 2},
       {&memory.z_, copies * tokens * problem.v_heads * problem.value_dim * 2},
-      {&memory.constants_, std::int64_t{4} * (gates_of_token(problem) + 2 * problem.v_heads + problem.value_dim)}};
+      {&memory.constants_,
+       std::int64_t{4} * (gates_of_token(problem) + std::int64_t{2} * problem.v_heads + problem.value_dim)}};
   for (const auto& [buffer, bytes] : sizes) {
     auto allocated = DeviceBuffer::allocate(bytes);
     if (!allocated) return tl::unexpected(allocated.error());
