@@ -14,7 +14,8 @@ inline constexpr int kMixedWarpTokens = 16;
 inline constexpr int kMatrixRows = 64;  // of a warpgroup's matrix instruction
 inline constexpr int kFewRows = 16;     // the most query rows of a latent cache that two warpgroups take without roles
 
-/// What the search combines. Which of the families a spec is of follows from the problem and the warps.
+/// What the search combines. Which of the families a spec is of follows from the problem, the warps and, of 12, the
+/// steps.
 inline constexpr int kTensorWarps[] = {4, 8}, kTensorWarpTokens[] = {16, 32}, kTensorStages[] = {1, 2, 3, 4, 6, 8},
                      kTensorCtasPerSm[] = {1, 2, 3};
 inline constexpr SearchedLoad kTensorLoads[] = {
