@@ -163,6 +163,8 @@ void add_constants_of_encoding(KernelSource& source) {
     source.number("kRowGroup", row->group_columns, "of these that share a scale");
     source.number("kRowFirstByte", row->latent_offset, "where the columns of one byte begin, in bytes");
     source.number("kRowScales", row->scales_offset, "where the groups' scales begin: fp32");
+    source.number("kRowPlane", row->plane_bytes,
+                  "of a token's scales behind the rows of its page: UE8M0; 0: in the row");
     source.number("kRowRope", row->rope_offset, "where the other columns begin: bf16");
     source.number("kRowBytes", row->bytes, "of a row");
   } else if (converts) {
@@ -170,6 +172,7 @@ void add_constants_of_encoding(KernelSource& source) {
     source.number("kRowGroup", 0, "no columns have scales of their own");
     source.number("kRowFirstByte", 0, "where the columns of one byte begin, in bytes");
     source.number("kRowScales", 0, "none");
+    source.number("kRowPlane", 0, "none");
     source.number("kRowRope", 0, "none");
     source.number("kRowBytes", spec.head_dim, "of a row");
   }

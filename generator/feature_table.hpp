@@ -42,9 +42,9 @@ struct Enumeration<Rope> {
 template <>
 struct Enumeration<KvFormat> {
   static constexpr const char *kWhat = "KV format", *kPrefix = "LEANATTN_KV_";
-  static constexpr Enumerator kAll[] = {{"same", ""},    {"fp8_e4m3", "e4m3"},    {"fp8_e5m2", "e5m2"},
-                                        {"int8", "i8"},  {"fp8_ds_mla", "dsmla"}, {"int4", "i4"},
-                                        {"nvfp4", "nv4"}};
+  static constexpr Enumerator kAll[] = {{"same", ""},     {"fp8_e4m3", "e4m3"},    {"fp8_e5m2", "e5m2"},
+                                        {"int8", "i8"},   {"fp8_ds_mla", "dsmla"}, {"int4", "i4"},
+                                        {"nvfp4", "nv4"}, {"fp8_ds_v4", "dsv4"}};
 };
 template <>
 struct Enumeration<KvScale> {
@@ -57,7 +57,8 @@ consteval bool ends_with(Enum last, int last_in_c) {
   return static_cast<int>(last) == last_in_c && std::ssize(Enumeration<Enum>::kAll) == last_in_c + 1;
 }
 static_assert(ends_with(QueryMask::full, LEANATTN_MASK_FULL) && ends_with(KvScale::in_row, LEANATTN_SCALE_IN_ROW) &&
-              ends_with(KvFormat::nvfp4, LEANATTN_KV_NVFP4) && ends_with(Rope::interleaved, LEANATTN_ROPE_INTERLEAVED));
+              ends_with(KvFormat::fp8_ds_v4, LEANATTN_KV_FP8_DS_V4) &&
+              ends_with(Rope::interleaved, LEANATTN_ROPE_INTERLEAVED));
 
 template <class Enum>
 constexpr const Enumerator& enumerator(Enum value) {
@@ -156,9 +157,10 @@ inline constexpr auto kFeatures = std::tuple{
             {"--score", "EXPR", "An expression of score, q_index, kv_index and head that gives the new score"}),
     feature(
         "kv_format", "_", &Features::kv_format, &leanattn_problem::kv_format,
-        {"--kv-dtype", "fp8_e4m3|fp8_e5m2|int8|fp8_ds_mla|int4|nvfp4",
-         "The type of a quantised KV cache; fp8 means fp8_e4m3; fp8_ds_mla: the rows of 656 bytes of latent "
-         "caches; int4: four bits, with a scale and a zero point per token; nvfp4: floats of four bits, with a scale "
+        {"--kv-dtype", "fp8_e4m3|fp8_e5m2|int8|fp8_ds_mla|int4|nvfp4|fp8_ds_v4",
+         "The type of a quantised KV cache; fp8 means fp8_e4m3; fp8_ds_mla and fp8_ds_v4: the rows of 656 and of 584 "
+         "bytes of latent caches; int4: four bits, with a scale and a zero point per token; nvfp4: floats of four "
+         "bits, with a scale "
          "for 16 columns; default: the one of --dtype"},
         {.python_name = "kv_dtype"}),
     feature("kv_scale", "", &Features::kv_scale, &leanattn_problem::kv_scale,

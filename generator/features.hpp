@@ -21,9 +21,9 @@ enum class QueryMask : std::uint8_t { causal, tree, full };
 /// with 2 i + 1.
 enum class Rope : std::uint8_t { none, half_split, interleaved };
 
-/// Element type of the KV cache: that of q, one byte, or four bits. fp8_ds_mla: rows of a latent cache that have a
-/// format of their own (kv_encoding.hpp).
-enum class KvFormat : std::uint8_t { same, fp8_e4m3, fp8_e5m2, int8, fp8_ds_mla, int4, nvfp4 };
+/// Element type of the KV cache: that of q, one byte, or four bits. fp8_ds_mla, fp8_ds_v4: rows of a latent cache that
+/// have a format of their own (kv_encoding.hpp).
+enum class KvFormat : std::uint8_t { same, fp8_e4m3, fp8_e5m2, int8, fp8_ds_mla, int4, nvfp4, fp8_ds_v4 };
 /// What has a scale of its own, in a cache of one-byte or four-bit elements: the whole tensor, a KV head, or a token of
 /// a head. in_row: a token of a head too, whose scale lies among the rows, which are aligned to four bytes only.
 enum class KvScale : std::uint8_t { tensor, head, token, in_row };

@@ -16,12 +16,25 @@ namespace {
 // What vLLM and SGLang store for models with selected tokens (kv_cache_dtype "fp8_ds_mla").
 constexpr RowFormat kDsMla{.latent_columns = 512,
                            .group_columns = 128,
+                           .value_columns = 512,
                            .latent_offset = 0,
                            .scales_offset = 512,
                            .rope_type = DType::bf16,
                            .rope_columns = 64,
                            .rope_offset = 528,
                            .bytes = 656};
+
+// What vLLM stores for DeepSeek V4: 584 bytes a token, with scales behind the rows of a page.
+constexpr RowFormat kDsV4{.latent_columns = 448,
+                          .group_columns = 64,
+                          .value_columns = 512,
+                          .latent_offset = 0,
+                          .scales_offset = 0,
+                          .rope_type = DType::bf16,
+                          .rope_columns = 64,
+                          .rope_offset = 448,
+                          .bytes = 576,
+                          .plane_bytes = 8};
 
 constexpr std::uint8_t kNaN = 0xff;
 constexpr std::array kEncodings{
@@ -34,15 +47,18 @@ constexpr std::array kEncodings{
     KvEncoding{KvFormat::int4, KvElement::int4, 4, KvScales::beside, kNaN, nullptr, KvScale::in_row},
     // Likewise.
     KvEncoding{KvFormat::nvfp4, KvElement::fp4_e2m1, 4, KvScales::beside, kNaN, nullptr, KvScale::tensor, 16},
+    KvEncoding{KvFormat::fp8_ds_v4, KvElement::fp8_e4m3, 8, KvScales::in_row, kNaN, &kDsV4},
 };
 
 /// What templates/kv/produce_rows.cuh takes for granted.
 constexpr bool has_a_loader(const KvEncoding& encoding) {
   if (encoding.row == nullptr) return true;
   const RowFormat& row = *encoding.row;
-  return row.latent_columns % 128 == 0 && row.rope_columns % 64 == 0 && 128 % row.group_columns == 0 &&
-         row.group_columns % 16 == 0 && row.latent_offset % 16 == 0 && row.scales_offset % 16 == 0 &&
-         row.rope_offset % 16 == 0 && row.bytes % 16 == 0 && scale_bytes(row) % 16 == 0 &&
+  const bool in_plane = row.plane_bytes == 8 && row.latent_columns / row.group_columns <= row.plane_bytes,
+             in_row = row.plane_bytes == 0 && row.scales_offset % 16 == 0 && scale_bytes(row) % 16 == 0;
+  return row.latent_columns % 64 == 0 && row.rope_columns % 64 == 0 && 128 % row.group_columns == 0 &&
+         row.latent_columns % row.group_columns == 0 && row.group_columns % 16 == 0 && row.latent_offset % 16 == 0 &&
+         row.rope_offset % 16 == 0 && row.bytes % 16 == 0 && (in_plane || in_row) &&
          encoding.element == KvElement::fp8_e4m3 && row.rope_type == DType::bf16 &&
          row.rope_offset + 2 * row.rope_columns <= row.bytes;
 }
@@ -70,10 +86,13 @@ Result<void> validate_row_format(const Features& f, int head_dim, DType dtype) {
   };
   if (!f.latent) return refuse("that is not latent", "Its rows hold K and V: set latent, and give no v.");
   const int values = f.v_head_dim > 0 ? f.v_head_dim : head_dim;
-  if (head_dim != key_columns(*row) || values != row->latent_columns)
+  if (head_dim != key_columns(*row) || values != row->value_columns)
     return refuse(
         fmt::format("with head_dim {} and v_head_dim {}", head_dim, values),
-        fmt::format("Its rows have {} columns, of which the first {} are V.", key_columns(*row), row->latent_columns));
+        fmt::format("Its rows have {} columns, of which the first {} are V.", key_columns(*row), row->value_columns));
+  if (row->plane_bytes > 0 && (f.page_size == 0 || f.page_size % 2 != 0))
+    return refuse(f.page_size == 0 ? "without pages" : fmt::format("with pages of {} tokens", f.page_size),
+                  "Its scales lie behind the rows of a page: give an even page_size.");
   if (dtype != row->rope_type)
     return refuse(
         fmt::format("with {} queries", to_string(dtype)),

@@ -16,18 +16,21 @@ enum class KvElement : std::uint8_t { of_q, fp8_e4m3, fp8_e5m2, int8, int4, fp4_
 /// Where the scales lie by which elements are multiplied: nowhere, beside the cache (with a KvScale), or in each row.
 enum class KvScales : std::uint8_t { none, beside, in_row };
 
-/// A row of a latent cache that is no array of elements of one type: latent columns, in groups that have a scale in
-/// fp32, then the rotated columns of q's type. V is the latent columns, and K all of them. Offsets count bytes from the
-/// row's start. Offsets and sizes are multiples of 16 bytes, and so are strides and bases of such a cache.
+/// A row of a latent cache that is no array of elements of one type: latent columns, in groups that have a scale, then
+/// the rotated columns of q's type. K is all columns. Offsets count bytes from the row's start. Offsets and sizes are
+/// multiples of 16 bytes, and so are strides and bases of such a cache. Scales are in the row and fp32, or bytes in a
+/// plane behind all rows of a page: powers of two (UE8M0), the exponent plus 127.
 struct RowFormat {
-  int latent_columns;  ///< a multiple of 128
+  int latent_columns;  ///< a multiple of 64
   int group_columns;   ///< that share a scale; divides 128
+  int value_columns;   ///< the first ones, which are V
   int latent_offset;
-  int scales_offset;  ///< of the groups' scales, which follow each other
+  int scales_offset;  ///< of the groups' scales, which follow each other; unused where they lie in a plane
   DType rope_type;    ///< of the rotated columns, and so of q and o
   int rope_columns;   ///< a multiple of 64
   int rope_offset;
-  int bytes;  ///< of a row
+  int bytes;            ///< of a row, without a part of a plane
+  int plane_bytes = 0;  ///< of a token's scales in the plane; 0: they are in the row
 };
 
 /// Of a scale in a row, or of a token.
@@ -49,8 +52,10 @@ struct KvEncoding {
 
   /// In which strides count. Of elements of four bits, two make a byte.
   constexpr int stride_bytes() const { return row != nullptr || bits < 8 ? 1 : bits / 8; }
-  /// Of a row of so many columns.
-  constexpr int row_bytes(int columns) const { return row != nullptr ? row->bytes : columns * bits / 8; }
+  /// Of a row of so many columns, with what lies in a plane for it.
+  constexpr int row_bytes(int columns) const {
+    return row != nullptr ? row->bytes + row->plane_bytes : columns * bits / 8;
+  }
   /// Of a row that holds K, its scale, V and its scale, with so many columns of each.
   constexpr int shared_row_bytes(int k_columns, int v_columns) const {
     return row_bytes(k_columns) + row_bytes(v_columns) + 2 * kScaleBytes;
@@ -58,7 +63,9 @@ struct KvEncoding {
   /// Of the scales of its blocks.
   constexpr int block_scale_bytes(int columns) const { return block_columns > 0 ? columns / block_columns : 0; }
   /// By how much strides grow with a row, where rows are adjacent.
-  constexpr int row_stride(int columns) const { return row_bytes(columns) / stride_bytes(); }
+  constexpr int row_stride(int columns) const {
+    return row != nullptr ? row->bytes : row_bytes(columns) / stride_bytes();
+  }
 };
 
 /// The table, in the order of KvFormat.
@@ -133,7 +140,14 @@ inline int block_scale_alignment(const Features& features, KvLayout layout, int 
 /// Columns of K.
 constexpr int key_columns(const RowFormat& row) { return row.latent_columns + row.rope_columns; }
 /// Bytes of a row's scales.
-constexpr int scale_bytes(const RowFormat& row) { return row.latent_columns / row.group_columns * 4; }
+constexpr int scale_bytes(const RowFormat& row) {
+  return row.plane_bytes > 0 ? row.plane_bytes : row.latent_columns / row.group_columns * kScaleBytes;
+}
+/// Bytes by which a plane makes a page of so many tokens longer.
+inline std::int64_t plane_bytes(const Features& features, std::int64_t page_tokens) {
+  const RowFormat* const row = row_format(features);
+  return row != nullptr ? page_tokens * row->plane_bytes : 0;
+}
 
 /// Whether a problem can have rows with the format that it asks for. Errors: unsupported, naming what does not go with
 /// them and what to do.

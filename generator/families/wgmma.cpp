@@ -30,6 +30,12 @@ std::string wrapped(const std::vector<std::string>& items, std::string_view line
   return text + line;
 }
 
+/// Of a row that waits beside the ring. Scales of a plane come with those of the token beside it.
+int buffered_row_bytes(const KernelSpec& spec) {
+  const RowFormat* const row = row_format(spec.features);
+  return row != nullptr ? row->bytes + 2 * row->plane_bytes : cache_token_bytes(spec);
+}
+
 }  // namespace
 
 Result<void> supports_wgmma(const KernelSpec& spec, ByteRows bytes) {
@@ -81,7 +87,7 @@ void lay_out_producer(const KernelSpec& spec, KernelLayout& layout, bool buffers
   layout.gathers_rows = layout.converts_rows || (features.page_size > 0 && layout.page_run == 1);
   const bool to_buffer = layout.converts_rows && buffers && features.latent;
   layout.gathering_warps = to_buffer ? 8 : layout.gathers_rows ? 4 : 0;
-  layout.row_buffer_bytes = to_buffer ? lean_row_buffer_bytes(layout.step_tokens, cache_token_bytes(spec)) : 0;
+  layout.row_buffer_bytes = to_buffer ? lean_row_buffer_bytes(layout.step_tokens, buffered_row_bytes(spec)) : 0;
   layout.appends_to_stage = features.append && !layout.converts_rows;
   layout.producer_warps = layout.gathers_rows ? layout.gathering_warps : warpgroup ? 4 : 1;
   const auto trade = [&](int consumer, int producer) {
@@ -118,8 +124,8 @@ void add_producer(KernelSource& source, const std::string& instructions) {
   const bool latent = spec.features.latent, buffers = layout.row_buffer_bytes > 0;
   if (layout.gathers_rows && !(layout.converts_rows && latent))
     source.add({selects ? "kv/selected_tokens.cuh" : paged ? "kv/paged_tokens.cuh" : "kv/dense_tokens.cuh"});
+  if (layout.converts_rows) source.add({"kv/row_scales.cuh", "kv/row_copies.cuh"});
   if (layout.converts_rows && latent) source.add({selects ? "kv/selected_places.cuh" : "kv/row_places.cuh"});
-  if (layout.converts_rows) source.add({"kv/row_copies.cuh"});
   if (layout.converts_rows && !buffers) source.add({"kv/byte_panels.cuh"});
   if (layout.converts_rows && latent) source.add({buffers ? "kv/row_buffer.cuh" : "kv/row_panels.cuh"});
   if (row_format(spec.features) != nullptr && spec.features.append)

@@ -49,7 +49,8 @@ void lay_out(const KernelSpec& spec, KernelLayout& layout) {
   // Beside q and two stages there is no room for a buffer.
   lay_out_producer(spec, layout, /*buffers=*/false, /*warpgroup=*/true);
   // With elements of one byte and one scale, the exchange takes as long as the conversion that it saves.
-  const bool worth_it = row_format(spec.features) != nullptr;
+  const RowFormat* const row = row_format(spec.features);
+  const bool worth_it = row != nullptr && row->latent_columns == row->value_columns;
   const bool whole_pairs = value_dim(spec) % 256 == 0;  // of panels in either part of a stage
   if (worth_it && whole_pairs && layout.row_blocks_in_step % 2 == 0) layout.converting_ctas = 2;
   // A producer of one warp needs fewer registers than one that gathers.

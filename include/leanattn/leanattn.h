@@ -79,6 +79,9 @@ typedef enum leanattn_query_mask {
 /* Element type of the cache: that of q, one byte, or four bits. LEANATTN_KV_FP8_DS_MLA are rows of a latent cache of
  * 576 columns with a format of their own: 512 fp8 e4m3 values, four fp32 scales of 128 of them each, and 64 bf16
  * values, 656 bytes in all. Strides of k then count bytes. docs/how-to/latent.md says what goes with it.
+ * LEANATTN_KV_FP8_DS_V4 are rows of a latent cache of 512 columns, all of which are values: 448 fp8 e4m3 values and 64
+ * bf16 values, 576 bytes, by which k_stride_token is. Behind all rows of a page are 8 bytes for each of them: powers of
+ * two (UE8M0) by which seven groups of 64 fp8 values are multiplied, and a byte that nobody reads.
  * LEANATTN_KV_INT4 are numbers 0 to 15, two a byte, the lower half of it first. Strides of k and v then count bytes,
  * head_dim / 2 to a row. A token of a head has a scale and a zero point for each of k and v: the last four bits of the
  * fp32 scale are the zero point, and the scale has zeros there. Element x is (x - zero point) * scale.
@@ -92,7 +95,8 @@ typedef enum leanattn_kv_format {
   LEANATTN_KV_INT8 = 3,
   LEANATTN_KV_FP8_DS_MLA = 4,
   LEANATTN_KV_INT4 = 5,
-  LEANATTN_KV_NVFP4 = 6
+  LEANATTN_KV_NVFP4 = 6,
+  LEANATTN_KV_FP8_DS_V4 = 7
 } leanattn_kv_format;
 
 /* Rotary position embedding: which dims are rotated together. */

@@ -31,8 +31,7 @@ enum class AttentionMask : std::int32_t {
   full = LEANATTN_MASK_FULL
 };
 
-/// Element type of the cache: that of q, one byte, or four bits. fp8_ds_mla: LEANATTN_KV_FP8_DS_MLA; int4:
-/// LEANATTN_KV_INT4; nvfp4: LEANATTN_KV_NVFP4.
+/// Element type of the cache: that of q, one byte, or four bits. leanattn_kv_format has the layouts.
 enum class CacheFormat : std::int32_t {
   same = LEANATTN_KV_SAME,
   fp8_e4m3 = LEANATTN_KV_FP8_E4M3,
@@ -40,7 +39,8 @@ enum class CacheFormat : std::int32_t {
   int8 = LEANATTN_KV_INT8,
   fp8_ds_mla = LEANATTN_KV_FP8_DS_MLA,
   int4 = LEANATTN_KV_INT4,
-  nvfp4 = LEANATTN_KV_NVFP4
+  nvfp4 = LEANATTN_KV_NVFP4,
+  fp8_ds_v4 = LEANATTN_KV_FP8_DS_V4
 };
 
 /// What has a scale of its own in a cache of one-byte or four-bit elements; leanattn_kv_scale has the shapes.

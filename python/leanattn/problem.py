@@ -31,7 +31,7 @@ class Problem:
     alibi: bool = False  #: the distance times a slope for each query head is added to scores
     soft_cap: float = 0.0  #: scores become cap * tanh(score / cap); 0: unchanged
     score: str = ""  #: an expression of score, q_index, kv_index and head that replaces scores (docs/features.md)
-    kv_dtype: str = "same"  #: element type of the cache: "same" as q, "fp8_e4m3", "fp8_e5m2", "int8", "fp8_ds_mla", "int4", "nvfp4"
+    kv_dtype: str = "same"  #: element type of the cache: "same" as q, "fp8_e4m3", "fp8_e5m2", "int8", "fp8_ds_mla", "int4", "nvfp4", "fp8_ds_v4"
     kv_scale: str = "tensor"  #: what has a scale of its own: "tensor" (of "int4" "in_row"), "head", "token", "in_row"
     v_head_dim: int = 0  #: columns of v and the result; 0: head_dim
     batch_invariant: bool = False  #: the bits of a request do not depend on other requests

@@ -226,8 +226,8 @@ scale            the softmax scale; None: 1 / sqrt(head_dim), but not for latent
 out, out_lse     tensors to write to; out_lse is [batch, q_heads] or [batch, q_len, q_heads], fp32
 return_lse       also returns the log-sum-exp of every query row, a natural logarithm
 kv_dtype         what a uint8 cache holds: "fp8_e4m3", "fp8_e5m2", "int8", "int4" or "nvfp4" (head_dim / 2 bytes a row;
-                 docs/how-to/caches.md), or "fp8_ds_mla" (latent rows of 656 bytes in place of head_dim columns;
-                 docs/how-to/latent.md); not needed for other caches
+                 docs/how-to/caches.md), or "fp8_ds_mla" and "fp8_ds_v4" (latent rows of 656 and of 584 bytes
+                 in place of head_dim columns; docs/how-to/latent.md); not needed for other caches
 k_scale, v_scale the scales of a one-byte cache, fp32: [1], [kv_heads], or [batch or pages, kv_heads, tokens]; of an int4
                  cache the last, with zero points in them. Where they lie among the rows, as views of the same memory,
                  rows of k_cache and v_cache are multiples of 4 bytes apart, of 16 bytes otherwise

@@ -169,12 +169,13 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
     for (const int dimension : {0, heads, tokens}) v_->require_extent(dimension, k_.extent(dimension), "of k_cache");
   }
   if (k_.type() == ElementType::uint8 && wanted == LEANATTN_KV_SAME)
-    bad_type("k_cache", "is uint8, which does not say what its bytes are",
-             "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\", \"int4\", \"nvfp4\" or \"fp8_ds_mla\".");
+    bad_type(
+        "k_cache", "is uint8, which does not say what its bytes are",
+        "Give kv_dtype: \"fp8_e4m3\", \"fp8_e5m2\", \"int8\", \"int4\", \"nvfp4\", \"fp8_ds_mla\" or \"fp8_ds_v4\".");
   // Rows with a format of their own are bytes, whose number is not that of the columns.
   const bool bytes = encoding.row != nullptr || encoding.bits < 8;
-  k_.require_extent(columns, encoding.row_stride(problem_.head_dim),
-                    bytes ? "bytes of a row of the kv_dtype" : "head_dim of q");
+  const std::int64_t row = encoding.row_bytes(problem_.head_dim) / encoding.stride_bytes();
+  k_.require_extent(columns, row, bytes ? "bytes of a row of the kv_dtype" : "head_dim of q");
   problem_.kv_heads = flat ? 1 : k_.extent32(heads);
   if (problem_.q_heads % problem_.kv_heads != 0) {
     bad_value("q",
@@ -210,6 +211,13 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   if (!packed) launch_.k_stride_batch = k_.launch_stride(0);
   if (!flat) launch_.k_stride_head = k_.launch_stride(heads);
   launch_.k_stride_token = k_.launch_stride(tokens);
+  if (const std::int64_t without_scales = encoding.row_stride(problem_.head_dim); without_scales != row) {
+    // The tensor counts scales to the rows. In memory they lie behind those of a page.
+    if (cache_tokens_ > 1 && k_.stride(tokens) != row)
+      bad_value("k_cache", fmt::format("has tokens {} bytes apart, not {}", k_.stride(tokens), row),
+                "Only pages may be apart: the scales of a page lie behind its rows.");
+    launch_.k_stride_token = without_scales;
+  }
   if (v_) {
     launch_.v = v_->data();
     if (!packed) launch_.v_stride_batch = v_->launch_stride(0);

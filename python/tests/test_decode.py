@@ -473,6 +473,19 @@ def test_rows_with_a_format_of_their_own_are_bytes(engine, shape, layout):
     assert (arguments["k_scale"], arguments["v_scale"]) == (0, 0)
 
 
+@pytest.mark.parametrize("shape", [(40, 64, 584), (40, 64, 1, 584)])
+def test_rows_whose_scales_lie_behind_those_of_a_page_are_counted_with_them(engine, shape):
+    """As FlashMLA's callers have them: a token's stride includes its scales, and pages may be padded."""
+    padded = 65 * 576
+    strides = {3: (padded, 584, 1), 4: (padded, 584, 584, 1)}[len(shape)]
+    given = latent_inputs(q=FakeTensor((BATCH, 64, 512)), k_cache=FakeTensor(shape, "uint8", strides=strides), kv_dtype="fp8_ds_v4", kv_layout="NHD")
+    o, launch = decoded(engine, **given)
+    assert o.shape == (BATCH, 64, 512) and "dsv4" in launch["kernel"]
+    assert (launch["arguments"]["k_stride_token"], launch["arguments"]["k_stride_batch"]) == (576, padded)
+    with pytest.raises(ValueError, match="592 bytes apart, not 584"):
+        leanattn.decode(**{**given, "k_cache": FakeTensor((40, 64, 584), "uint8", strides=(64 * 592, 592, 1))}, engine=engine)
+
+
 def second_cache(**changed):
     return {**latent_inputs(k_cache=FakeTensor((40, 64, 656), "uint8"), kv_dtype="fp8_ds_mla", page_table=None, context_lengths=None,
                             selection=FakeTensor((BATCH, 1, 2048), "int32"), selected_counts=FakeTensor((BATCH,), "int32")),

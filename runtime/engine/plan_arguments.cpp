@@ -30,8 +30,9 @@ struct DenseCache {
 };
 DenseCache dense_cache(const DecodeProblem& problem, std::int64_t tokens, std::int64_t columns) {
   // tokens x columns alone always fits.
-  const std::int64_t batch = stride_product(problem.kv_heads, tokens * columns);
-  if (problem.layout == KvLayout::contiguous) return {batch, tokens * columns, columns};
+  const std::int64_t plane = plane_bytes(problem.features, tokens), head = tokens * columns + plane;
+  const std::int64_t batch = stride_product(problem.kv_heads, head);
+  if (problem.layout == KvLayout::contiguous || plane > 0) return {batch, head, columns};
   return {batch, columns, problem.kv_heads * columns};
 }
 
@@ -209,6 +210,30 @@ Result<void> check_layout(const DecodeProblem& problem, const Rows& rows, std::i
   return {};
 }
 
+/// Whether the rows of a page are adjacent and leave room for the plane behind them, where there is one.
+Result<void> check_plane(const DecodeProblem& problem, const Rows& rows, const Extents& extents,
+                         const LeanDecodeArgs& bound) {
+  const std::int64_t plane = plane_bytes(problem.features, extents.entry_tokens);
+  if (plane == 0) return {};
+  const std::int64_t bytes = extents.entry_tokens * rows.k.columns + plane;
+  struct Stride {
+    const char* name;
+    std::int64_t value, extent;
+    bool fits;
+  };
+  for (const Stride& stride :
+       {Stride{"k_stride_token", bound.k_stride_token, extents.entry_tokens, bound.k_stride_token == rows.k.columns},
+        Stride{"k_stride_head", bound.k_stride_head, problem.kv_heads, bound.k_stride_head >= bytes},
+        Stride{"k_stride_batch", bound.k_stride_batch, extents.entries, bound.k_stride_batch >= bytes}}) {
+    if (stride.fits || stride.extent <= 1) [[likely]]
+      continue;
+    return invalid(fmt::format("{} is {}, with pages of {} bytes", stride.name, stride.value, bytes),
+                   fmt::format("A page of the kv_format has {} rows of {} bytes, and their scales behind them.",
+                               extents.entry_tokens, rows.k.columns));
+  }
+  return {};
+}
+
 /// Tokens that a query token may see: of a context of so many tokens, or of the lists of what it has selected. Binds
 /// these lists and the second cache.
 Result<std::int64_t> bind_lists(const DecodeProblem& problem, const leanattn_decode_args& args, int capacity,
@@ -328,6 +353,7 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
   bind_strides(problem, rows, extents.entry_tokens, args, bound);
   if (auto ok = check_strides(problem, rows, extents, bound); !ok) return ok;
   if (auto ok = check_layout(problem, rows, extents.entry_tokens, bound); !ok) return ok;
+  if (auto ok = check_plane(problem, rows, extents, bound); !ok) return ok;
   if (features.append) {
     if (auto ok = bind_new_tokens(problem, args, extents.requests, extents.query_tokens, bound); !ok) return ok;
   }

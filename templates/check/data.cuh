@@ -378,14 +378,16 @@ CHECK_HD float check_group_unit(int kind, check_u64 seed, int group) {
 }
 
 // The scale of a group of a row: four significant bits, so that its products with fp8 values are bf16 numbers, from
-// about 5e-7 to 4. Scores that are exact have factors of 56 and 28.
-CHECK_HD float check_group_scale(int kind, check_u64 seed, int request, int head, long long token, int group) {
+// about 5e-7 to 4. Scores that are exact have factors of 56 and 28. power: it must be a power of two.
+CHECK_HD float check_group_scale(int kind, check_u64 seed, int request, int head, long long token, int group,
+                                 bool power) {
   if (kind == kCheckOnes) return 0.125f;
   const check_u64 hash =
       check_hash(check_row_key(~seed, kCheckLatent, request, head), (check_u64)token * 64u + (unsigned)group);
   if (check_exact_keys(kind)) return (hash & 1u) != 0u ? 0.125f : 0.0625f;
   const float undone = kind == kCheckCoverage ? 0.001953125f : 0.00390625f;  // check_row_span, as a power of two
-  return check_group_unit(kind, seed, group) * (1.0f + (float)(unsigned)(hash & 7u) * 0.125f) * undone;
+  const float factor = power ? (float)(1u + (unsigned)(hash & 1u)) : 1.0f + (float)(unsigned)(hash & 7u) * 0.125f;
+  return check_group_unit(kind, seed, group) * factor * undone;
 }
 
 // The bits, of bf16, of a latent column of a new row that becomes this byte of a group with this scale once the row is

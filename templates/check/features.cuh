@@ -18,8 +18,9 @@ struct CheckFeatures {
   int selection_block, selection_in_pool;  // 0: none
   int selection_heads;                     // lists of a query token: one a KV head, or 1
   int selection_spread, selection_holes;   // check_selected_block
-  // Rows of a latent cache with a format of their own (generator/row_format.hpp). Offsets are bytes of a row.
-  int row_bytes;                                                     // 0: elements of one type
+  // Rows of a latent cache with a format of their own (generator/kv_encoding.hpp). Offsets are bytes of a row.
+  // row_plane: bytes of a token's scales that lie behind the rows of a page, not in them.
+  int row_bytes, row_plane;                                          // 0: elements of one type
   int row_latent, row_latent_format, row_latent_columns, row_group;  // CheckKvFormat; columns that share a scale
   int row_scales, row_rope;
   int second_cache;  // query tokens also see the first tokens of a second cache
@@ -28,4 +29,4 @@ struct CheckFeatures {
   // so many tokens, 0: in contiguous parts. full_lengths and context_starts say the rest.
   int rank, ranks, interleave;
 };
-static_assert(sizeof(CheckFeatures) == 192, "host and device must agree on it");
+static_assert(sizeof(CheckFeatures) == 200, "host and device must agree on it");

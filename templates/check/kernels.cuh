@@ -64,7 +64,8 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
   if (check.row_bytes > 0 && from.column < check.row_latent_columns) {
     const unsigned char byte = check_row_byte(check.kind, check.seed, check.row_latent_format, request, head, token,
                                               from.column, columns, check.row_group);
-    const float scale = check_group_scale(check.kind, check.seed, request, head, token, from.column / check.row_group);
+    const float scale = check_group_scale(check.kind, check.seed, request, head, token, from.column / check.row_group,
+                                          check.row_plane > 0);
     bits =
         check_new_latent(check.row_latent_format, check.seed, byte, scale, request, head, token, from.column, columns);
   } else if (check.kv_format == kCheckSame || check.row_bytes > 0) {
@@ -82,20 +83,28 @@ __device__ __forceinline__ unsigned short check_new_element(const CheckFeatures&
   return from.negative ? bits ^ 0x8000u : bits;
 }
 
-// Four bytes of a row with a format of its own, from byte `at` on.
+// Four bytes of a row with a format of its own, from byte `at` on, and behind it of its scales in the plane.
 __device__ __forceinline__ unsigned check_row_word(const CheckFeatures& check, int request, int head, long long token,
                                                    int at) {
   const int latent = at - check.row_latent, group = (at - check.row_scales) / 4,
             rope = (at - check.row_rope) / 2 + check.row_latent_columns;
   unsigned word = 0;
+  if (at >= check.row_bytes) {
+    for (int j = 3; j >= 0; --j) {
+      const int of_byte = at - check.row_bytes + j;
+      const float scale = check_group_scale(check.kind, check.seed, request, head, token, of_byte, /*power=*/true);
+      word = word << 8 | (of_byte < check.row_latent_columns / check.row_group ? check_float_bits(scale) >> 23 : 0u);
+    }
+    return word;
+  }
   if (latent >= 0 && latent < check.row_latent_columns) {
     for (int j = 3; j >= 0; --j)
       word = word << 8 | check_row_byte(check.kind, check.seed, check.row_latent_format, request, head, token,
                                         latent + j, check.head_dim, check.row_group);
     return word;
   }
-  if (at >= check.row_scales && group < check.row_latent_columns / check.row_group)
-    return check_float_bits(check_group_scale(check.kind, check.seed, request, head, token, group));
+  if (check.row_plane == 0 && at >= check.row_scales && group < check.row_latent_columns / check.row_group)
+    return check_float_bits(check_group_scale(check.kind, check.seed, request, head, token, group, /*power=*/false));
   for (int j = 1; j >= 0 && at >= check.row_rope && rope < check.head_dim; --j)
     word = word << 16 | check_element(check.kind, check.seed, kCheckLatent, check.format, request, head, token,
                                       rope + j, check.head_dim);
@@ -106,8 +115,8 @@ __device__ __forceinline__ unsigned check_row_word(const CheckFeatures& check, i
 // of rotated columns may have either sign, because turning one may change it.
 __device__ __forceinline__ bool check_is_stored(const CheckFeatures& check, int at) {
   const int rope_bytes = 2 * (check.head_dim - check.row_latent_columns),
-            scale_bytes = check.row_latent_columns / check.row_group * 4;
-  return (at >= check.row_latent && at < check.row_latent + check.row_latent_columns) ||
+            scale_bytes = check.row_plane > 0 ? 0 : check.row_latent_columns / check.row_group * 4;
+  return at >= check.row_bytes || (at >= check.row_latent && at < check.row_latent + check.row_latent_columns) ||
          (at >= check.row_scales && at < check.row_scales + scale_bytes) ||
          (at >= check.row_rope && at < check.row_rope + rope_bytes);
 }
@@ -118,7 +127,8 @@ __device__ __forceinline__ int check_wrong_elements(const CheckFeatures& check, 
     const bool low_zeros = ((expected | found) & 0x7fffu) == 0u, high_zeros = ((expected | found) & 0x7fff0000u) == 0u;
     return ((differs & 0xffffu) != 0u && !low_zeros) + (differs >> 16 != 0u && !high_zeros);
   }
-  if (at >= check.row_scales && at < check.row_scales + check.row_latent_columns / check.row_group * 4)
+  if (check.row_plane == 0 && at >= check.row_scales &&
+      at < check.row_scales + check.row_latent_columns / check.row_group * 4)
     return differs != 0u;
   return ((differs & 0xffu) != 0u) + ((differs >> 8 & 0xffu) != 0u) + ((differs >> 16 & 0xffu) != 0u) +
          (differs >> 24 != 0u);
@@ -141,12 +151,13 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads)
     const long long token = check_token_at(args, check, request, position);
     if (step != kCheckPlantNew && (token < 0 || check_in_hole(args, check, request, token))) continue;
     if (check.row_bytes > 0 && step != kCheckPlantNew) {
-      unsigned* const words = (unsigned*)((char*)args.k + check_k_offset(args, check, request, head, token));
-      for (int i = threadIdx.x; i < check.row_bytes / 4; i += kCheckThreads) {
+      const char* const there = (char*)args.k + check_k_offset(args, check, request, head, token);
+      for (int i = threadIdx.x; i < (check.row_bytes + check.row_plane) / 4; i += kCheckThreads) {
         if (!check_is_stored(check, 4 * i)) continue;
-        if (step == kCheckSpoilCached) words[i] = 0xffffffffu;
+        unsigned& word = *(unsigned*)check_row_at(check, there, token, 4 * i);
+        if (step == kCheckSpoilCached) word = 0xffffffffu;
         const int differ =
-            check_wrong_elements(check, 4 * i, check_row_word(check, request, head, position, 4 * i), words[i]);
+            check_wrong_elements(check, 4 * i, check_row_word(check, request, head, position, 4 * i), word);
         if (step == kCheckCountWrong && differ > 0) atomicAdd(wrong, (unsigned long long)differ);
       }
       continue;
@@ -307,14 +318,18 @@ __device__ __forceinline__ uint4 check_chunk(const CheckFeatures& check, int ten
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The value of a column of such a row.
+// The value of a column of such a row, whose scales begin there. One of a plane is an exponent of two plus 127, or NaN.
 template <class T>
-__device__ __forceinline__ T check_row_value(const CheckFeatures& check, const unsigned char* row, int column) {
+__device__ __forceinline__ T check_row_value(const CheckFeatures& check, const unsigned char* row,
+                                             const unsigned char* scales, int column) {
   if (column >= check.row_latent_columns)
     return (T)check_to_float(check.format,
                              ((const unsigned short*)(row + check.row_rope))[column - check.row_latent_columns]);
-  return (T)check_byte_to_float(check.row_latent_format, row[check.row_latent + column]) *
-         (T)((const float*)(row + check.row_scales))[column / check.row_group];
+  const int group = column / check.row_group;
+  const T scale = check.row_plane == 0   ? (T)((const float*)scales)[group]
+                  : scales[group] == 255 ? (T)check_bits_float(0x7fc00000u)
+                                         : (T)exp2((double)scales[group] - 127);
+  return (T)check_byte_to_float(check.row_latent_format, row[check.row_latent + column]) * scale;
 }
 
 // Writes K, V and the scales of tokens or blocks where some query token may read them, 16 bytes a thread. grid.y
@@ -324,7 +339,8 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
   const long long rows = (long long)args.batch * args.kv_heads;
   const int chunk_elements = check_elements_of_16(check), stride_bytes = check_stride_bytes(check);
   const int widest = check.head_dim > check.v_head_dim ? check.head_dim : check.v_head_dim;
-  const int chunks_per_token = check.row_bytes > 0 ? check.row_bytes / 16 : widest / chunk_elements;
+  const int row_bytes = check.row_bytes + check.row_plane;
+  const int chunks_per_token = check.row_bytes > 0 ? (row_bytes + 15) / 16 : widest / chunk_elements;
   const int shared = check_shared_tokens(args, check);
   for (long long row = blockIdx.y; row < rows; row += gridDim.y) {
     const int request = (int)(row / args.kv_heads), head = (int)(row % args.kv_heads);
@@ -342,10 +358,9 @@ extern "C" __global__ void __launch_bounds__(kCheckThreads) check_fill_kv(LeanDe
       const int owner = token < shared ? 0 : request + check.data_request;
       const long long position = check_token_position(args, check, request, token);  // by which its data is drawn
       if (check.row_bytes > 0) {
-        *(uint4*)((char*)args.k + check_k_offset(args, check, request, head, token) + at) = make_uint4(
-            check_row_word(check, owner, head, position, at), check_row_word(check, owner, head, position, at + 4),
-            check_row_word(check, owner, head, position, at + 8),
-            check_row_word(check, owner, head, position, at + 12));
+        const char* const there = (char*)args.k + check_k_offset(args, check, request, head, token);
+        for (int word = at; word < at + 16 && word < row_bytes; word += 4)
+          *(unsigned*)check_row_at(check, there, token, word) = check_row_word(check, owner, head, position, word);
         continue;
       }
       if (column < check.head_dim) {
@@ -438,14 +453,16 @@ __device__ __forceinline__ bool check_visible(const CheckFeatures& check, int co
   return j > position - check.window && j < position + check.window;
 }
 
-// q . k of one token, whose key is at `row`. zero: its zero point. block_scales: those of its blocks, if any.
+// q . k of one token, whose key is at `row`. zero: its zero point. block_scales: those of its blocks, if any. token: of
+// its cache.
 template <class T>
 __device__ T check_dot(const CheckFeatures& check, const T* q_row, const char* row, int zero,
-                       const unsigned char* block_scales) {
+                       const unsigned char* block_scales, long long token) {
   T score = 0;
   if (check.row_bytes > 0) {
+    const unsigned char* const scales = check_row_scales(check, row, token);
     for (int column = 0; column < check.head_dim; ++column)
-      score += q_row[column] * check_row_value<T>(check, (const unsigned char*)row, column);
+      score += q_row[column] * check_row_value<T>(check, (const unsigned char*)row, scales, column);
     return score;
   }
   const int chunk_elements = check_elements_of_16(check);
@@ -518,8 +535,8 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       const long long offset = check_second_offset(args, check, request, kv_head, -2 - token, args.k_stride_batch,
                                                    args.k_stride_head, args.k_stride_token);
       if (offset >= 0) {
-        score =
-            check_dot<T>(check, q_row, (const char*)args.second_k + offset * stride_bytes, 0, nullptr) * (T)check.scale;
+        score = check_dot<T>(check, q_row, (const char*)args.second_k + offset * stride_bytes, 0, nullptr, -2 - token) *
+                (T)check.scale;
         if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       }
     } else if (token >= 0 && !check_in_hole(args, check, request, token) &&
@@ -530,8 +547,8 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
       const int zero = with_zeros ? check_zero_of_word(unit) : 0;
       const unsigned char* const block_scales =
           check.kv_format == kCheckFp4 ? check_block_scale_at(args, check, true, request, kv_head, token, 0) : nullptr;
-      score =
-          check_dot<T>(check, q_row, (const char*)args.k + offset * stride_bytes, zero, block_scales) * (T)check.scale;
+      score = check_dot<T>(check, q_row, (const char*)args.k + offset * stride_bytes, zero, block_scales, token) *
+              (T)check.scale;
       if (scaled_k) score *= (T)(with_zeros ? check_scale_of_word(unit) : unit);
       if (check.soft_cap != 0) score = (T)check.soft_cap * Arithmetic::tangent(score / (T)check.soft_cap);
       if (check.alibi) score += (T)args.alibi_slopes[head] * (T)(token - position);
@@ -573,7 +590,9 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
                                    : check_v_offset(args, check, request, kv_head, token),
                       offset = row + column;
       if (check.row_bytes > 0) {
-        o += weight * check_row_value<T>(check, (const unsigned char*)v + row, column);
+        const unsigned char* const there = (const unsigned char*)v + row;
+        o += weight *
+             check_row_value<T>(check, there, check_row_scales(check, there, second ? -2 - token : token), column);
         continue;
       }
       if (with_zeros) {

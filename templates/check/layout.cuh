@@ -225,3 +225,19 @@ __device__ __forceinline__ long long check_scale_offset(const LeanDecodeArgs& ar
   return check_offset(args, check, request, head, token, args.kv_scale_stride_batch, args.kv_scale_stride_head,
                       args.kv_scale_stride_token);
 }
+
+// Byte `at` of a row with a format of its own, which lies at `row` and is that of a token of a cache; behind the row's
+// bytes, those of its scales in the plane behind the rows of the page. And where its scales begin.
+__device__ __forceinline__ unsigned char* check_row_at(const CheckFeatures& check, const void* row, long long token,
+                                                       int at) {
+  long long offset = at;
+  if (at >= check.row_bytes) {
+    const long long of_page = token % check.page_size;
+    offset += (check.page_size - of_page - 1) * check.row_bytes + of_page * check.row_plane;
+  }
+  return (unsigned char*)row + offset;
+}
+__device__ __forceinline__ const unsigned char* check_row_scales(const CheckFeatures& check, const void* row,
+                                                                 long long token) {
+  return check_row_at(check, row, token, check.row_plane > 0 ? check.row_bytes : check.row_scales);
+}

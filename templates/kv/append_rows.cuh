@@ -1,7 +1,8 @@
-// kv/append_rows.cuh -- how a new row is stored where rows have a format of their own (generator/row_format.hpp). Each
-// group of latent columns gets the scale with which its largest magnitude becomes the largest fp8 value. That is what
-// engines store (vLLM, csrc/cache_kernels.cu, concat_and_cache_ds_mla_kernel), and the bytes are the same. Host and
-// device compile this file.
+// kv/append_rows.cuh -- how a new row is stored where rows have a format of their own (generator/kv_encoding.hpp). Each
+// group of latent columns gets the scale with which its largest magnitude becomes the largest fp8 value, or in a plane
+// the least power of two with which it becomes none that is larger. That is what engines store (vLLM,
+// csrc/cache_kernels.cu, concat_and_cache_ds_mla_kernel; vllm/models/deepseek_v4, quantize_and_insert_k_cache), and the
+// bytes are the same. Host and device compile this file.
 
 constexpr int kGroupLanes = kRowGroup / 8;  // that have the columns of a group, eight each
 static_assert(kGroupLanes >= 2 && 32 % kGroupLanes == 0, "lanes of a group are neighbours");
@@ -11,8 +12,8 @@ LEAN_DEVICE float larger_magnitude(float largest, u32 pair) {
   return fmaxf(largest, fmaxf(fabsf(x.x), fabsf(x.y)));
 }
 
-// The scale of the group of which this lane has the columns x. A group of zeros has the smallest normal number, so that
-// no value is divided by 0. All lanes of the warp call this.
+// The scale of the group of which this lane has the columns x. A group of zeros has the smallest normal number, or that
+// of a magnitude of 1e-4, so that no value is divided by 0. All lanes of the warp call this.
 LEAN_DEVICE float scale_of_group(const uint4& x) {
   constexpr float kLargestE4m3 = 448.0f, kSmallestNormal = __builtin_bit_cast(float, 0x00800000u);
   float largest = 0.0f;
@@ -21,6 +22,10 @@ LEAN_DEVICE float scale_of_group(const uint4& x) {
 #pragma unroll
   for (int distance = kGroupLanes / 2; distance > 0; distance /= 2)
     largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, distance));
+  if constexpr (kRowPlane > 0) {
+    constexpr u32 kFraction = 0x007fffffu;
+    return __uint_as_float((__float_as_uint(fmaxf(largest, 1e-4f) / kLargestE4m3) + kFraction) & ~kFraction);
+  }
   return fmaxf(largest / kLargestE4m3, kSmallestNormal);
 }
 
@@ -43,7 +48,14 @@ LEAN_DEVICE void append_row(const LeanDecodeArgs& args, const Segment& s, int to
     char* const row = k_cache_row(args, s, outer, token);
     *(uint2*)(row + kRowFirstByte + column) =
         make_uint2(quantised_four(x.x, x.y, scale), quantised_four(x.z, x.w, scale));
-    if (column % kRowGroup == 0) *(float*)(row + kRowScales + column / kRowGroup * 4) = scale;
+    if (column % kRowGroup != 0) continue;
+    if constexpr (kRowPlane > 0) {
+      unsigned char* const scales = (unsigned char*)row + bytes_to_plane(token % max(kPageSize, 1));
+      scales[column / kRowGroup] = (unsigned char)(__float_as_uint(scale) >> 23);
+      if (column == 0) scales[kRowPlane - 1] = 0;  // belongs to no group
+    } else {
+      *(float*)(row + kRowScales + column / kRowGroup * 4) = scale;
+    }
   }
   if (is_nowhere(args, outer)) return;
 #pragma unroll 1

@@ -51,7 +51,7 @@ LEAN_DEVICE void load_bytes(u32 panel, u32 at_stage, int pair, int row, LaneByte
       bytes.scale[i][half] = 1.0f;
       if constexpr (kRowGroup > 0) {
         const int column = pair * 128 + (kPairScales > 1 ? (half ^ begin) * 64 + c * 8 : 0);
-        bytes.scale[i][half] = row_buffers().scales[at_stage][token][column / kScaleColumns];
+        bytes.scale[i][half] = scale_of(row_buffers().scales[at_stage][token][column / kScaleColumns]);
       }
     }
   }
@@ -74,8 +74,8 @@ LEAN_DEVICE void store_values(u32 panel, int row, const LaneBytes& bytes, u32 fu
   }
 }
 
-// The columns of a panel that is left over, without scales.
-LEAN_DEVICE void convert_odd_panel(u32 panel, int row) {
+// The columns of a panel that is left over. group: which of a row's groups they are.
+LEAN_DEVICE void convert_odd_panel(u32 panel, u32 at_stage, int group, int row) {
   const int c = threadIdx.x % 8;
   uint2 eight[kAtOnce];
 #pragma unroll
@@ -84,7 +84,10 @@ LEAN_DEVICE void convert_odd_panel(u32 panel, int row) {
 #pragma unroll
   for (int i = 0; i < kAtOnce; i++) {
     const int token = row + i * 4;
-    store_shared_16(panel + (u32)(token * 128 + (c ^ token % 8) * 16), operands_of_eight(eight[i].x, eight[i].y, 1.0f));
+    float scale = 1.0f;
+    if constexpr (kRowGroup > 0) scale = scale_of(row_buffers().scales[at_stage][token][group]);
+    store_shared_16(panel + (u32)(token * 128 + (c ^ token % 8) * 16),
+                    operands_of_eight(eight[i].x, eight[i].y, scale));
   }
 }
 
@@ -104,6 +107,6 @@ LEAN_DEVICE void convert_bytes(u32 panel, u32 at_stage, int first, u32 full) {
       store_values(columns, row, bytes, full + (u32)(2 * pair < first_panel(1) ? 0 : 8));
       columns += (u32)(2 * kPanelBytes);
     }
-    if constexpr (kColumns % 128 != 0) convert_odd_panel(columns, row);
+    if constexpr (kColumns % 128 != 0) convert_odd_panel(columns, at_stage, kColumns / 128 * 128 / kScaleColumns, row);
   }
 }

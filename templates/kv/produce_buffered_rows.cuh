@@ -14,7 +14,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   RowPlaces places;
   i64 row = 0;          // where the lanes' rows of the steps in hand lie
   int turn = 0;         // which of these is the next one to request
-  u32 exist = 0;        // the rows of the step that was requested
+  RowBits bits = {};    // of the rows of the step that was requested
   bool entered = true;  // whether no step of the segment was requested
   int read = first_read(walk.segment);
   places.start(args, walk.segment);
@@ -35,7 +35,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
     entered = false;
     if (turn == 0) row = places.take(s, read);
     wait_for_tokens(s, step_at(s, read).token);
-    exist = request_rows(first_cache(args) + s.kv_head * args.k_stride_head, row, turn, buffer);
+    bits = request_rows(first_cache(args) + s.kv_head * args.k_stride_head, row, places.to_scales, turn, buffer);
     turn = (turn + 1) % kStepsInHand;
     read += kStepTokens;
     return true;
@@ -45,10 +45,10 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
   for (bool more = request(); more; more = request(), parity ^= 1) {
     while (!is_complete(row_barrier(), parity)) continue;
     LaneRows rows;
-    load_rows(buffer, exist, rows);
+    load_rows(buffer, bits, rows);
     claim_all(args, ring, writer);
     if constexpr (kPageSize > 0) {
-      if (leads) note_holes(writer.at.stage, ~exist);
+      if (leads) note_holes(writer.at.stage, ~bits.exist);
     }
     store_rows(writer.stage(ring), rows);
     publish_rows();  // and all have read the buffer, which may be overwritten

@@ -71,7 +71,7 @@ LEAN_DEVICE void produce(const LeanDecodeArgs& args, const LeanTensorMap&, const
       const u32 holes = __ballot_sync(kFullMask, row < 0) >> turn * kWarpRows;
       if (lane == 0) note_holes(writer.at.stage, holes);
     }
-    request_rows(k_head(), row, turn, writer.stage(ring), writer.at.stage);
+    request_rows(k_head(), row, places.to_scales, turn, writer.stage(ring), writer.at.stage);
     writer.next();
     requested++;
     turn = (turn + 1) % kStepsInHand;

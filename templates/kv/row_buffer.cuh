@@ -3,29 +3,50 @@
 // cache would bring: panels of [kStepTokens][64 columns]. Each warp that copies rows has its own rows of the buffer and
 // its own tokens of a step, and needs none of the others. Host and device compile this file.
 //
-// Rows of holes, and of tokens behind the last one, are zeros.
+// Rows of holes, and of tokens behind the last one, are zeros. Scales of a plane wait behind their row, with those of
+// the token beside it, because copies are multiples of 16 bytes.
 
 constexpr int kBytePanels = kRowByteColumns / 64;    // of columns of one byte
 constexpr int kRowPairs = kBytePanels / 2;           // of these panels
 constexpr bool kOddPanel = kBytePanels % 2 != 0;     // whether one is left over
 constexpr int kRopePanels = kKPanels - kBytePanels;  // of columns of two bytes
 constexpr int kRowTurns = kWarpRows / 4;             // eight lanes take a row, and each fourth one after it
-static_assert(kLatent && kValueDim <= kRowByteColumns && kRowByteColumns % 64 == 0, "V is the first columns of K");
+constexpr int kRowPitch = kRowBytes + 2 * kRowPlane;
+static_assert(kLatent && kRowByteColumns % 64 == 0, "V is the first columns of K");
 static_assert(kRowGroup % 16 == 0 && kRowScales % 4 == 0, "sixteen columns have one scale");
-static_assert(kRowGroup == 0 || !kOddPanel, "the columns of a panel that is left over have no scales");
+static_assert(kRowPlane == 0 || kRowPlane == 8, "two tokens of a plane are a copy");
 static_assert(kRowBytes % 16 == 0 && kRowFirstByte % 16 == 0 && kRowRope % 16 == 0,
               "a row is copied and read by 16 bytes");
 static_assert(kStageParts == 1, "a stage arrives as one");
 
-// Requests this warp's rows of a step. row: where that of each lane lies, in bytes from k_head, or below 0
-// (RowPlaces::take). turn: which of the steps in `row` it is. Returns which of the rows exist, a bit for each.
-LEAN_DEVICE u32 request_rows(const char* k_head, i64 row, int turn, u32 buffer) {
-  const u32 exist = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows & ((1u << kWarpRows) - 1);
-  if (threadIdx.x % 32 == 0) expect_bytes(row_barrier(), (u32)(__popc(exist) * kRowBytes));
+// Of a warp's rows of a step, a bit for each: whether it exists, and whether the second one of two tokens' scales are
+// its own.
+struct RowBits {
+  u32 exist, second;
+};
+
+// Requests this warp's rows of a step. row: where that of each lane lies, in bytes from k_head, or below 0, and
+// to_scales: how many bytes behind it its scales do in a plane (RowPlaces). turn: which of the steps in `row` it is.
+LEAN_DEVICE RowBits request_rows(const char* k_head, i64 row, int to_scales, int turn, u32 buffer) {
+  RowBits bits = {__ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows & ((1u << kWarpRows) - 1), 0};
+  if constexpr (kRowPlane > 0) bits.second = __ballot_sync(kFullMask, (to_scales & kRowPlane) != 0) >> turn * kWarpRows;
+  if (threadIdx.x % 32 == 0) expect_bytes(row_barrier(), (u32)(__popc(bits.exist) * kRowPitch));
   __syncwarp();
-  if (step_of_lane() == turn && row >= 0)
-    copy_row(buffer + (u32)(row_of_lane() * kRowBytes), k_head + row, row_barrier());
-  return exist;
+  if (step_of_lane() == turn && row >= 0) {
+    const u32 to = buffer + (u32)(row_of_lane() * kRowPitch);
+    copy_row(to, k_head + row, row_barrier());
+    if constexpr (kRowPlane > 0)
+      copy_row<2 * kRowPlane>(to + kRowBytes, k_head + row + (to_scales & ~kRowPlane), row_barrier());
+  }
+  return bits;
+}
+
+// The scale of a column's group. from: the row in the buffer.
+LEAN_DEVICE float scale_in_buffer(u32 from, bool second, int column) {
+  const int group = column / kScaleColumns;
+  if constexpr (kRowPlane > 0)
+    return scale_of((unsigned char)load_shared_1(from + (u32)(kRowBytes + (second ? kRowPlane : 0) + group)));
+  return __uint_as_float(load_shared_4(from + (u32)(kRowScales + group * 4)));
 }
 
 // What a lane converts of a step: of each of its rows, sixteen columns of each pair of panels with their scale, eight
@@ -35,30 +56,32 @@ struct LaneRows {
   uint4 pair[kRowTurns][kRowPairs];
   float scale[kRowTurns][kRowPairs];
   uint2 odd[kRowTurns];
+  float odd_scale[kRowTurns];
   uint4 rope[kRowTurns][kRopePanels > 0 ? kRopePanels : 1];
 };
 LEAN_DEVICE int row_of_turn(int turn) { return turn * 4 + (int)threadIdx.x % 32 / 8; }  // of the warp's
 
-// exist: as request_rows said.
-LEAN_DEVICE void load_rows(u32 buffer, u32 exist, LaneRows& rows) {
+// bits: as request_rows said.
+LEAN_DEVICE void load_rows(u32 buffer, RowBits bits, LaneRows& rows) {
   const int lane = threadIdx.x % 8;
 #pragma unroll
   for (int turn = 0; turn < kRowTurns; turn++) {
     const int row = row_of_turn(turn);
-    const bool exists = (exist >> row & 1) != 0;
-    const u32 from = buffer + (u32)((gather_warp() * kWarpRows + row) * kRowBytes);
+    const bool exists = (bits.exist >> row & 1) != 0, second = (bits.second >> row & 1) != 0;
+    const u32 from = buffer + (u32)((gather_warp() * kWarpRows + row) * kRowPitch);
 #pragma unroll
     for (int pair = 0; pair < kRowPairs; pair++) {
       const int column = pair * 128 + lane * 16;
       rows.pair[turn][pair] = exists ? load_shared_16(from + (u32)(kRowFirstByte + column)) : make_uint4(0, 0, 0, 0);
       rows.scale[turn][pair] = 1.0f;
-      if constexpr (kRowGroup > 0)
-        rows.scale[turn][pair] =
-            exists ? __uint_as_float(load_shared_4(from + (u32)(kRowScales + column / kScaleColumns * 4))) : 0.0f;
+      if constexpr (kRowGroup > 0) rows.scale[turn][pair] = exists ? scale_in_buffer(from, second, column) : 0.0f;
     }
-    if constexpr (kOddPanel)
-      rows.odd[turn] =
-          exists ? load_shared_8(from + (u32)(kRowFirstByte + kRowPairs * 128 + lane * 8)) : make_uint2(0, 0);
+    if constexpr (kOddPanel) {
+      const int column = kRowPairs * 128 + lane * 8;
+      rows.odd[turn] = exists ? load_shared_8(from + (u32)(kRowFirstByte + column)) : make_uint2(0, 0);
+      rows.odd_scale[turn] = 1.0f;
+      if constexpr (kRowGroup > 0) rows.odd_scale[turn] = exists ? scale_in_buffer(from, second, column) : 0.0f;
+    }
 #pragma unroll
     for (int panel = 0; panel < kRopePanels; panel++)
       rows.rope[turn][panel] =
@@ -86,7 +109,7 @@ LEAN_DEVICE void store_rows(u32 stage, const LaneRows& rows) {
     }
     if constexpr (kOddPanel)
       store_shared_16(to + (u32)(2 * kRowPairs * kPanelBytes + (lane ^ token % 8) * 16),
-                      operands_of_eight(rows.odd[turn].x, rows.odd[turn].y, 1.0f));
+                      operands_of_eight(rows.odd[turn].x, rows.odd[turn].y, rows.odd_scale[turn]));
 #pragma unroll
     for (int panel = 0; panel < kRopePanels; panel++)
       store_shared_16(to + (u32)((kBytePanels + panel) * kPanelBytes + (lane ^ token % 8) * 16),

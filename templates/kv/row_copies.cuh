@@ -1,12 +1,10 @@
 // kv/row_copies.cuh -- tools for copying and converting rows of bytes: 16-byte copies, a barrier for each warp's
 // copies, and values of bytes.
 
-constexpr int kScaleColumns = kRowGroup > 0 ? kRowGroup : 1;  // that share a scale, if columns have scales at all
-
 // Where rows wait in the stages, what the producer has beside the ring: the scales of each stage's rows, if they have
 // some, and a barrier for each of its warps, which completes once the copies of its 32 lanes are there.
 struct RowBuffers {
-  float scales[kStages][kRowGroup > 0 ? kStepTokens : 1][kRowGroup > 0 ? kRowByteColumns / kScaleColumns : 1];
+  __align__(8) StoredScale scales[kStages][kRowGroup > 0 ? kStepTokens : 1][kScalesOfRow];
   u64 arrived[kGatherWarps][kStages];
 };
 LEAN_DEVICE RowBuffers& row_buffers() {
@@ -25,11 +23,12 @@ LEAN_DEVICE void init_row_barrier() {
   init_barrier(row_barrier(), 1);
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-// Copies a row as it is.
+// Copies a row as it is, or other bytes that are a multiple of 16.
+template <int kBytes = kRowBytes>
 LEAN_DEVICE void copy_row(u32 destination, const char* row, u32 barrier) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(destination),
-      "l"(row), "n"(kRowBytes), "r"(barrier)
+      "l"(row), "n"(kBytes), "r"(barrier)
       : "memory");
 }
 

@@ -11,19 +11,20 @@
 
 constexpr int kBytePanels = kRowByteColumns / 64;  // of columns of one byte
 constexpr bool kOddPanel = kBytePanels % 2 != 0;   // whether one is no part of a pair
-constexpr int kRowGroups = kRowGroup > 0 ? kRowByteColumns / kScaleColumns : 0;
-static_assert(kLatent && kValueDim <= kRowByteColumns && kValueDim % 128 == 0, "V is the first pairs of panels");
-static_assert(kRowByteColumns % 64 == 0 && (kRowGroup == 0 || !kOddPanel), "there are whole panels");
-static_assert(kRowGroup == 0 || (128 % kScaleColumns == 0 && kRowGroup % 8 == 0 && kRowGroups % 4 == 0),
-              "eight columns have one scale");
+constexpr int kRowScaleBytes = kRowGroup > 0 ? kScalesOfRow*(int)sizeof(StoredScale) : 0;
+static_assert(kLatent && kValueDim % 128 == 0, "V is the first pairs of panels");
+static_assert(kRowByteColumns % 64 == 0, "there are whole panels");
+static_assert(kRowGroup == 0 || (128 % kScaleColumns == 0 && kRowGroup % 8 == 0), "eight columns have one scale");
+static_assert(kRowScaleBytes % 16 == 0 || kRowScaleBytes == 8, "scales are copied by 16 bytes, or 8");
 static_assert(kRowBytes % 16 == 0, "a row is copied by 16 bytes");
 
 static_assert(kConvertingCtas == 1 || (kValueDim == kRowByteColumns && kValueDim % 256 == 0),
               "what is shared is V, and both panels of a pair are in one part of the stage");
 
 // Requests this warp's rows of the step that is to lie in `stage`, the at_stage-th of the ring. row: where that of each
-// lane lies, in bytes from k_head, or below 0 (RowPlaces::take). turn: which of the steps in `row` it is.
-LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, u32 at_stage) {
+// lane lies, in bytes from k_head, or below 0, and to_scales: how many bytes behind it its scales do in a plane
+// (RowPlaces). turn: which of the steps in `row` it is.
+LEAN_DEVICE void request_rows(const char* k_head, i64 row, int to_scales, int turn, u32 stage, u32 at_stage) {
   const int lane = threadIdx.x % 32, first = gather_warp() * kWarpRows;
   const u32 exists = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows;  // of each of the warp's rows, a bit
   const auto row_at = [&](int i) {
@@ -45,12 +46,20 @@ LEAN_DEVICE void request_rows(const char* k_head, i64 row, int turn, u32 stage, 
                     bytes + (kRowRope - kRowFirstByte) + (panel - kBytePanels) * 128, there);
   }
   if constexpr (kRowGroup > 0) {
-    const char* const scales = row_at(lane % kWarpRows) + kRowScales;
+    const bool there = (exists >> lane & 1) != 0;
+    const char* from = row_at(lane % kWarpRows) + kRowScales;
+    if constexpr (kRowPlane > 0) {
+      const int behind = __shfl_sync(kFullMask, to_scales, turn * kWarpRows + lane % kWarpRows);
+      from += there ? behind : 0;
+    }
     if (lane < kWarpRows) {
+      const u32 to = shared_address(&row_buffers().scales[at_stage][first + lane][0]);
+      if constexpr (kRowScaleBytes == 8) {
+        copy_async_8(to, from, there);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kRowGroups; i += 4)
-        copy_async_16(shared_address(&row_buffers().scales[at_stage][first + lane][i]), scales + i * 4,
-                      exists >> lane & 1);
+        for (int i = 0; i < kRowScaleBytes; i += 16) copy_async_16(to + (u32)i, from + i, there);
+      }
     }
   }
   arrive_with_copies(arrived_barrier(at_stage));

@@ -9,6 +9,7 @@ struct RowPlaces {
   int pool_pages;
   i64 outer;      // bytes from page to page, or to the request's first row
   i64 stride;     // and from row to row
+  int to_scales;  // bytes from the row that was taken last to its scales in the plane behind its page's rows
   int token;      // of this lane's next row; below 0 where it has none
   int next_page;  // as the table has it
 
@@ -40,6 +41,7 @@ struct RowPlaces {
     if constexpr (kPageSize > 0) {
       constexpr int kPage = kPageSize > 0 ? kPageSize : 1;
       row = is_hole(next_page, pool_pages) ? -1 : next_page * outer + token % kPage * stride;
+      to_scales = bytes_to_plane(token % kPage);
     }
     if (token < 0) row = -1;
     look_up(s, read + kStepsInHand * kStepTokens);

@@ -10,6 +10,7 @@ struct RowPlaces {
   SelectedRuns runs;
   i64 outer, stride;  // bytes from page to page, and from row to row
   i64 first, apart;   // and from first_cache() to the cache, and from there to the second one
+  int to_scales;      // bytes from the row that was taken last to its scales in the plane behind its page's rows
 
   LEAN_DEVICE int run_at(int read) const { return read + step_of_lane() * kStepTokens + row_of_lane(); }
 
@@ -27,6 +28,7 @@ struct RowPlaces {
     if (run_at(read) >= end_read(s)) place = -1;
     runs.look_up(run_at(read + kStepsInHand * kStepTokens), run_at(read + 2 * kStepsInHand * kStepTokens));
     const u32 at = token_of_pool(place);
+    to_scales = bytes_to_plane((int)(at % kPageSize));
     return place < 0 ? -1 : first + to_cache(place, apart) + at / kPageSize * outer + at % kPageSize * stride;
   }
 };

@@ -179,6 +179,7 @@ inline uint4 load_shared_16(u32 address) {
   std::memcpy(&x, g_shared.data() + address, 16);
   return x;
 }
+inline u32 load_shared_1(u32 address) { return static_cast<unsigned char>(g_shared[address]); }
 inline u32 load_shared_4(u32 address) {
   u32 x = 0;
   std::memcpy(&x, g_shared.data() + address, 4);
@@ -201,12 +202,13 @@ inline void expect_from_peer(u32 barrier, u32 bytes) {
 }
 
 /// Copies that were asked for. Those of a lane land, in falling order, some time after it has said that it waits for
-/// them; others overtake them. One of more than 16 bytes tells its barrier how many came.
+/// them; others overtake them. Those of bulk copies tell their barrier how many came.
 struct Copy {
   u32 to;
   const char* from;
   bool valid;
   u32 bytes = 16;
+  bool bulk = false;
 };
 inline thread_local std::vector<Copy> t_asked;
 class CopyEngine {
@@ -240,10 +242,10 @@ class CopyEngine {
         if (copy->valid) {
           std::memcpy(g_shared.data() + copy->to, copy->from, copy->bytes);
         } else {
-          std::memset(g_shared.data() + copy->to, 0, 16);
+          std::memset(g_shared.data() + copy->to, 0, copy->bytes);
         }
       }
-      if (work.copies.size() == 1 && work.copies[0].bytes > 16) {
+      if (work.copies.size() == 1 && work.copies[0].bulk) {
         bytes_came(work.barrier, work.copies[0].bytes);
       } else {
         arrive(work.barrier, 1);
@@ -260,10 +262,13 @@ inline CopyEngine& copy_engine() {
   return engine;
 }
 inline void copy_bulk(u32 destination, const char* source, u32 bytes, u32 barrier) {
-  copy_engine().give({{destination, source, true, bytes}}, barrier);
+  copy_engine().give({{destination, source, true, bytes, true}}, barrier);
 }
 inline void copy_async_16(u32 destination, const char* source, bool valid) {
   t_asked.push_back({destination, source, valid});
+}
+inline void copy_async_8(u32 destination, const char* source, bool valid) {
+  t_asked.push_back({destination, source, valid, 8});
 }
 inline void arrive_with_copies(u32 barrier) { copy_engine().give(std::exchange(t_asked, {}), barrier); }
 inline void fence_async_proxy() {}

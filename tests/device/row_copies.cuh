@@ -1,9 +1,10 @@
 // row_copies.cuh -- how rows of bytes travel and become operands, for a kernel whose constants and ring stand in front.
 // Each CTA has buffers of its own, and what is PTX is the host's.
+#include "templates/kv/row_scales.cuh"
 namespace of_gpu {
 #include "templates/kv/row_copies.cuh"
 }  // namespace of_gpu
-using of_gpu::kScaleColumns, of_gpu::RowBuffers, of_gpu::publish_rows;
+using of_gpu::RowBuffers, of_gpu::publish_rows;
 
 inline RowBuffers& row_buffers() { return shared_object<RowBuffers>(); }
 inline u32 arrived_barrier(u32 stage) { return shared_address(&row_buffers().arrived[gather_warp()][stage]); }
@@ -13,7 +14,10 @@ struct RowBarriers {
 };
 inline u32 row_barrier() { return shared_address(&shared_object<RowBarriers>().of_warp[gather_warp()]); }
 inline void init_row_barrier() { init_barrier(row_barrier(), 1); }
-inline void copy_row(u32 destination, const char* row, u32 barrier) { copy_bulk(destination, row, kRowBytes, barrier); }
+template <int kBytes = kRowBytes>
+void copy_row(u32 destination, const char* row, u32 barrier) {
+  copy_bulk(destination, row, kBytes, barrier);
+}
 
 template <int kFirst, int kEnd>
 void arrive_for_warp(u32 barriers) {

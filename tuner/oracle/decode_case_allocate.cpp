@@ -83,7 +83,7 @@ std::int64_t DecodeCase::bytes_of_copy(const DecodeProblem& problem, std::span<c
     tokens = pool_for(requests * pages) * features.page_size;
   }
   const KvEncoding& encoding = kv_encoding(features);
-  const std::int64_t k_row = encoding.row_stride(problem.head_dim),
+  const std::int64_t k_row = encoding.row_bytes(problem.head_dim) / encoding.stride_bytes(),
                      v_row = features.latent ? 0 : encoding.row_stride(leanattn::v_head_dim(problem));
   const auto bytes_of = [&](std::int64_t columns) {
     return copy_stride(tokens * problem.kv_heads * columns, kv_element_bytes(features),
@@ -202,9 +202,10 @@ Result<void> DecodeCase::allocate_kv(CUstream_st* stream) {
   // K and V get different padding, so that a kernel that confuses their strides is found out.
   const auto kv_strides = [&](long long& of_batch, long long& of_head, long long& of_token, std::int64_t columns,
                               std::int64_t units) {
-    if (problem_.layout == KvLayout::contiguous) {
+    const std::int64_t plane = plane_bytes(features, tokens);
+    if (problem_.layout == KvLayout::contiguous || plane > 0) {
       of_token = columns;
-      of_head = tokens * columns + pad(units);
+      of_head = tokens * columns + plane + pad(units);
       of_batch = problem_.kv_heads * of_head + pad(units + 4);
     } else {
       of_head = columns + pad(units);

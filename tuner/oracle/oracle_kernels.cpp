@@ -82,6 +82,7 @@ CheckFeatures check_features(const DecodeProblem& problem, DataKind kind, std::u
           .selection_spread = 1,
           .selection_holes = 0,
           .row_bytes = row != nullptr ? row->bytes : 0,
+          .row_plane = row != nullptr ? row->plane_bytes : 0,
           .row_latent = row != nullptr ? row->latent_offset : 0,
           .row_latent_format = row != nullptr ? static_cast<int>(kv_encoding(features).element) : 0,
           .row_latent_columns = row != nullptr ? row->latent_columns : 0,

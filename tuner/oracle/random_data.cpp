@@ -80,8 +80,9 @@ std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features&
                              row != nullptr ? row->group_columns : 0, row != nullptr ? row->latent_columns : 0);
 }
 
-float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head, std::int64_t token, int group) {
-  return check_group_scale(static_cast<int>(kind), seed, request, head, token, group);
+float data_group_scale(DataKind kind, std::uint64_t seed, const RowFormat& row, int request, int head,
+                       std::int64_t token, int group) {
+  return check_group_scale(static_cast<int>(kind), seed, request, head, token, group, row.plane_bytes > 0);
 }
 
 std::uint8_t data_row_byte(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
@@ -96,8 +97,8 @@ std::uint16_t data_new_latent(DataKind kind, std::uint64_t seed, const Features&
   const RowFormat& row = *row_format(features);
   return check_new_latent(static_cast<int>(kv_encoding(features).element), seed,
                           data_row_byte(kind, seed, features, request, head, token, column, head_dim),
-                          data_group_scale(kind, seed, request, head, token, column / row.group_columns), request, head,
-                          token, column, head_dim);
+                          data_group_scale(kind, seed, row, request, head, token, column / row.group_columns), request,
+                          head, token, column, head_dim);
 }
 
 double data_row_value(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
@@ -108,7 +109,7 @@ double data_row_value(DataKind kind, std::uint64_t seed, const Features& feature
                     data_bits(kind, seed, DataTensor::latent, row.rope_type, request, head, token, column, head_dim));
   const std::uint8_t byte = data_row_byte(kind, seed, features, request, head, token, column, head_dim);
   return byte_value(kv_encoding(features).element, byte) *
-         static_cast<double>(data_group_scale(kind, seed, request, head, token, column / row.group_columns));
+         static_cast<double>(data_group_scale(kind, seed, row, request, head, token, column / row.group_columns));
 }
 
 float data_alibi_slope(std::uint64_t seed, int head) { return check_alibi_slope(seed, head); }

@@ -60,7 +60,8 @@ std::uint16_t data_query_bits(DataKind kind, std::uint64_t seed, const Features&
 /// features.kv_format has rows with a format of their own.
 std::uint8_t data_row_byte(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                            std::int64_t token, int column, int head_dim);
-float data_group_scale(DataKind kind, std::uint64_t seed, int request, int head, std::int64_t token, int group);
+float data_group_scale(DataKind kind, std::uint64_t seed, const RowFormat& row, int request, int head,
+                       std::int64_t token, int group);
 double data_row_value(DataKind kind, std::uint64_t seed, const Features& features, int request, int head,
                       std::int64_t token, int column, int head_dim);
 /// The bits of a latent column of a new row, in q's type, which become that byte and that scale once the row is stored.

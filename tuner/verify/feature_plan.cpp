@@ -183,7 +183,7 @@ std::vector<Setting> row_format_settings() {
     const auto add = [&](auto change) {
       settings.push_back(with(
           [&](Features& f) {
-            f.latent = true, f.v_head_dim = row.latent_columns, f.kv_format = encoding.format;
+            f.latent = true, f.v_head_dim = row.value_columns, f.kv_format = encoding.format;
             change(f);
           },
           key_columns(row)));

@@ -106,7 +106,7 @@ void take_row_format(KernelSpec& spec, const KvEncoding& encoding) {
   const RowFormat& row = *encoding.row;
   spec.head_dim = key_columns(row), spec.dtype = row.rope_type, spec.load = LoadPath::tensor;
   Features& f = spec.features;
-  f.v_head_dim = row.latent_columns, f.kv_format = encoding.format, f.kv_scale = KvScale::tensor;
+  f.v_head_dim = row.value_columns, f.kv_format = encoding.format, f.kv_scale = KvScale::tensor;
 }
 
 KernelSpec draw_heads(Draw& draw, Arch arch) {

@@ -46,15 +46,18 @@ uint4 rotated_16(const LeanDecodeArgs&, const char* row, int column, int token) 
 constexpr int kQLen = 3, kStrideBytes = 1, kGatherWarps = 4;
 constexpr bool kGathers = true;
 #include "tests/device/given_line.cuh"
-#define FORMAT(latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)              \
+#define FORMAT_OF(plane, latent_columns, rope_columns, group, latent_at, scales_at, rope_at, page)    \
   constexpr int kRowByteColumns = latent_columns, kRowGroup = group, kRowFirstByte = latent_at,       \
                 kRowScales = scales_at, kRowRope = rope_at, kHeadDim = latent_columns + rope_columns, \
-                kPageSize = page;
+                kRowPlane = plane, kPageSize = page, kRowBytes = rope_at + 2 * rope_columns;
+#define FORMAT(...) FORMAT_OF(0, __VA_ARGS__)
 namespace dense {
 FORMAT(512, 64, 128, 0, 512, 528, 0)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/append.cuh"
+
+#include "templates/kv/row_scales.cuh"
 
 #include "templates/kv/append_rows.cuh"
 
@@ -65,6 +68,8 @@ FORMAT(512, 64, 128, 0, 512, 528, 24)
 #include "templates/kv/row_pages.cuh"
 
 #include "templates/kv/append.cuh"
+
+#include "templates/kv/row_scales.cuh"
 
 #include "templates/kv/append_rows.cuh"
 
@@ -78,17 +83,34 @@ FORMAT(384, 128, 32, 64, 0, 448, 1)
 
 #include "templates/kv/append.cuh"
 
+#include "templates/kv/row_scales.cuh"
+
 #include "templates/kv/append_rows.cuh"
 
 #include "templates/kv/append_to_cache.cuh"
 }  // namespace other
+/// Scales are powers of two in a plane behind the rows of a page.
+namespace plane {
+FORMAT_OF(8, 448, 64, 64, 0, 0, 448, 24)
+#include "templates/kv/row_pages.cuh"
+
+#include "templates/kv/append.cuh"
+
+#include "templates/kv/row_scales.cuh"
+
+#include "templates/kv/append_rows.cuh"
+
+#include "templates/kv/append_to_cache.cuh"
+}  // namespace plane
 #undef FORMAT
+#undef FORMAT_OF
 #include "tests/device/end.cuh"
 
 // ---- the definition ----
 
 struct Layout {
   int latent_columns, rope_columns, group, latent, scales, rope, bytes;
+  int plane = 0, page = 1;  // bytes of a token's scales behind the rows of its page, and its tokens
   int columns() const { return latent_columns + rope_columns; }
 };
 
@@ -120,15 +142,25 @@ int nearest_byte(float value) {
 float value_of(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 std::uint16_t bf16_of(float value) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16); }
 
-/// The row that engines store for these columns at position `token`, on memory that was all `rest`.
+/// The row that engines store for these columns at position `token`, on memory that was all `rest`, and behind it its
+/// part of the plane.
 std::vector<unsigned char> stored_row(const Layout& layout, const std::uint16_t* columns, int token, int rest) {
   std::vector<unsigned char> row(static_cast<std::size_t>(layout.bytes), static_cast<unsigned char>(rest));
+  row.resize(static_cast<std::size_t>(layout.bytes + layout.plane));
   for (int group = 0; group < layout.latent_columns / layout.group; ++group) {
     float largest = 0;
     for (int i = group * layout.group; i < (group + 1) * layout.group; ++i)
       largest = std::max(largest, std::abs(value_of(columns[i])));
-    const float scale = std::max(largest / 448, std::numeric_limits<float>::min());
-    std::memcpy(row.data() + layout.scales + 4 * group, &scale, 4);
+    float scale = std::max(largest / 448, std::numeric_limits<float>::min());
+    if (layout.plane > 0) {
+      const float least = std::max(largest, 1e-4f) / 448;
+      int exponent = -127;
+      while (std::ldexp(1.0f, exponent) < least) ++exponent;
+      scale = std::ldexp(1.0f, exponent);
+      row[static_cast<std::size_t>(layout.bytes + group)] = static_cast<unsigned char>(exponent + 127);
+    } else {
+      std::memcpy(row.data() + layout.scales + 4 * group, &scale, 4);
+    }
     for (int i = group * layout.group; i < (group + 1) * layout.group; ++i)
       row[static_cast<std::size_t>(layout.latent + i)] =
           static_cast<unsigned char>(nearest_byte(value_of(columns[i]) / scale));
@@ -142,7 +174,8 @@ std::vector<unsigned char> stored_row(const Layout& layout, const std::uint16_t*
   return row;
 }
 
-constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656}, kOther{384, 128, 32, 64, 0, 448, 704};
+constexpr Layout kDsMla{512, 64, 128, 0, 512, 528, 656}, kOther{384, 128, 32, 64, 0, 448, 704},
+    kDsV4{448, 64, 64, 0, 0, 448, 576, 8, 24};
 constexpr int kCached = 400, kQueryTokens = kQLen, kRequests = 4, kRest = 0xa5;
 
 /// A cache of 0xa5, and new rows whose groups are of any size: of zeros, of the smallest and the largest numbers, and
@@ -155,7 +188,7 @@ struct Rows {
   LeanDecodeArgs args{};
 
   explicit Rows(const Layout& of) : layout(of) {
-    memory.assign(static_cast<std::size_t>(kRequests * kCached * stride()), kRest);
+    memory.assign(static_cast<std::size_t>(offset(kRequests * kCached)), kRest);
     std::mt19937 random(7);
     std::normal_distribution<float> normal;
     for (int row = 0; row < kRequests * kQueryTokens; ++row) {
@@ -173,7 +206,12 @@ struct Rows {
     args.k_stride_token = stride(), args.k_stride_batch = kCached * stride();
     args.k_new_stride_token = of.columns(), args.k_new_stride_batch = kQueryTokens * of.columns();
   }
-  int stride() const { return layout.bytes + 16; }
+  int stride() const { return layout.plane > 0 ? layout.bytes : layout.bytes + 16; }
+  int page_stride() const { return layout.page * (stride() + layout.plane); }
+  std::ptrdiff_t offset(int row) const { return row / layout.page * page_stride() + row % layout.page * stride(); }
+  std::ptrdiff_t in_plane(int row) const {
+    return row / layout.page * page_stride() + layout.page * stride() + row % layout.page * layout.plane;
+  }
   const std::uint16_t* new_row(int request, int query) const {
     return fresh.data() + (request * kQueryTokens + query) * layout.columns();
   }
@@ -193,7 +231,8 @@ struct Rows {
         if (row < 0) continue;
         --appended;
         const auto stored = stored_row(layout, new_row(s.request, query), token, kRest);
-        std::copy(stored.begin(), stored.end(), expected.begin() + static_cast<std::ptrdiff_t>(row) * stride());
+        std::copy_n(stored.begin(), layout.bytes, expected.begin() + offset(row));
+        std::copy_n(stored.begin() + layout.bytes, layout.plane, expected.begin() + in_plane(row));
         readers[{reinterpret_cast<const char*>(new_row(s.request, query)), token}] = {(read - first_read(s)) % 64 / 16};
       }
       run_lanes(128, [&](u32 lane) { append(args, s, static_cast<int>(lane / 32)); });
@@ -202,7 +241,8 @@ struct Rows {
     EXPECT_EQ(g_written, readers) << "the warp that reads a row writes it";
     for (std::size_t i = 0; i < memory.size(); ++i)
       ASSERT_EQ(static_cast<int>(memory[i]), static_cast<int>(expected[i]))
-          << "byte " << i % static_cast<std::size_t>(stride()) << " of row " << i / static_cast<std::size_t>(stride());
+          << "byte " << i % static_cast<std::size_t>(page_stride()) << " of page "
+          << i / static_cast<std::size_t>(page_stride());
   }
 };
 
@@ -211,15 +251,18 @@ Segment segment(int request, int context, int first, int end, int shift = 0) {
 }
 
 TEST(AppendRows, TheTableSaysWhatIsTried) {
-  const RowFormat* const row = kv_encoding(KvFormat::fp8_ds_mla).row;
-  ASSERT_NE(row, nullptr);
-  EXPECT_EQ(row->latent_columns, kDsMla.latent_columns);
-  EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
-  EXPECT_EQ(row->group_columns, kDsMla.group);
-  EXPECT_EQ(row->latent_offset, kDsMla.latent);
-  EXPECT_EQ(row->scales_offset, kDsMla.scales);
-  EXPECT_EQ(row->rope_offset, kDsMla.rope);
-  EXPECT_EQ(row->bytes, kDsMla.bytes);
+  for (const auto& [format, layout] : {std::pair(KvFormat::fp8_ds_mla, kDsMla), {KvFormat::fp8_ds_v4, kDsV4}}) {
+    const RowFormat* const row = kv_encoding(format).row;
+    ASSERT_NE(row, nullptr);
+    EXPECT_EQ(row->latent_columns, layout.latent_columns);
+    EXPECT_EQ(row->rope_columns, layout.rope_columns);
+    EXPECT_EQ(row->group_columns, layout.group);
+    EXPECT_EQ(row->latent_offset, layout.latent);
+    EXPECT_EQ(row->scales_offset, layout.scales);
+    EXPECT_EQ(row->rope_offset, layout.rope);
+    EXPECT_EQ(row->bytes, layout.bytes);
+    EXPECT_EQ(row->plane_bytes, layout.plane);
+  }
 }
 
 TEST(AppendRows, ADenseCacheGetsTheRowsThatEnginesStore) {
@@ -233,21 +276,28 @@ TEST(AppendRows, ADenseCacheGetsTheRowsThatEnginesStore) {
       [](int request, int token) { return request * kCached + token; }, 8);
 }
 
-TEST(AppendRows, PagesGetThemAndHolesGetNothing) {
-  Rows rows(kDsMla);
+template <class Append>
+void expect_rows_in_pages(const Layout& layout, const Append& append) {
+  Rows rows(layout);
   rows.table = {5, 9, 40, 1, 3, 8, -1, 7, 2, 66, 60, 61, 4, 13, 62, 65};
   rows.args.page_table = rows.table.data(), rows.args.page_table_stride = 4, rows.args.pool_pages = 66;
-  rows.args.k_stride_batch = 24 * rows.stride();
+  rows.args.k_stride_batch = layout.plane > 0 ? rows.page_stride() : 24 * rows.stride();
   // The second request's window begins 10 tokens later than its read indices.
   rows.expect_rows(
-      {segment(0, 49, 0, 49), segment(1, 50, 0, 40, 10), segment(2, 26, 0, 26), segment(3, 96, 0, 96)},
-      [](const LeanDecodeArgs& args, const Segment& s, int warp) { pages::append_tokens(args, s, warp, 4); },
+      {segment(0, 49, 0, 49), segment(1, 50, 0, 40, 10), segment(2, 26, 0, 26), segment(3, 96, 0, 96)}, append,
       [&](int request, int token) {
         const int page = rows.table[static_cast<std::size_t>(request * 4 + token / 24)];
         return page < 0 || page >= 66 ? -1 : page * 24 + token % 24;
       },
       // Of the second request one new token is in front of a hole, and of the third one.
       3 + 1 + 1 + 3);
+}
+
+TEST(AppendRows, PagesGetThemAndHolesGetNothing) {
+  expect_rows_in_pages(
+      kDsMla, [](const LeanDecodeArgs& args, const Segment& s, int warp) { pages::append_tokens(args, s, warp, 4); });
+  expect_rows_in_pages(
+      kDsV4, [](const LeanDecodeArgs& args, const Segment& s, int warp) { plane::append_tokens(args, s, warp, 4); });
 }
 
 TEST(AppendRows, AnotherFormatIsOnlyOtherNumbers) {

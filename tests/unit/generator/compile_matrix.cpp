@@ -232,6 +232,10 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       specs.push_back(spec);
       spec.features.second_cache = true;
       specs.push_back(spec);
+      spec.head_dim = 512, spec.features.kv_format = KvFormat::fp8_ds_v4;
+      specs.push_back(spec);
+      appends.head_dim = 512, appends.features.kv_format = KvFormat::fp8_ds_v4, appends.features.page_size = 64;
+      specs.push_back(appends);
     }
   }
   // Latent caches of one-byte elements: eight warps that share columns, four, and warpgroups with roles.

@@ -40,11 +40,13 @@ void append_tokens(const LeanDecodeArgs&, const Segment& s, int warp, int warps)
 }
 
 // Where there are no roles, eight warps copy rows.
-#define ROWS(values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles)            \
+#define ROWS_OF(plane, values, byte_columns, rope_columns, group, bytes_at, scales_at, rope_at, parts, page, roles)  \
   constexpr int kRowByteColumns = byte_columns, kRowGroup = group, kRowFirstByte = bytes_at, kRowScales = scales_at, \
                 kRowRope = rope_at, kRowBytes = rope_at + rope_columns * 2, kHeadDim = byte_columns + rope_columns,  \
-                kValueDim = values, kStageParts = parts, kPageSize = page, kGatherWarps = roles ? 4 : 8;             \
+                kValueDim = values, kStageParts = parts, kPageSize = page, kGatherWarps = roles ? 4 : 8,             \
+                kRowPlane = plane;                                                                                   \
   constexpr bool kHasRoles = roles;
+#define ROWS(...) ROWS_OF(0, __VA_ARGS__)
 
 namespace dense {
 ROWS(512, 512, 64, 128, 0, 512, 528, 2, 0, true)
@@ -56,9 +58,9 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 2, 0, true)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -77,9 +79,9 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, true)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -99,9 +101,9 @@ constexpr bool kSelectionInPool = true, kSecondCache = false;
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/selected_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/selected_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -121,9 +123,9 @@ constexpr int kConvertingCtas = 2;
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -144,9 +146,9 @@ constexpr bool kSelectionInPool = true, kSecondCache = false;
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/selected_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/selected_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -166,9 +168,9 @@ constexpr bool kSelectionInPool = true, kSecondCache = true;
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/selected_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/selected_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -186,9 +188,9 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 1, 0, false)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -205,9 +207,9 @@ ROWS(512, 512, 64, 128, 0, 512, 528, 1, 24, false)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -225,9 +227,9 @@ constexpr bool kSelectionInPool = true, kSecondCache = true;
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/selected_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/selected_places.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -244,9 +246,9 @@ ROWS(512, 576, 0, 0, 0, 0, 576, 2, 0, true)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -264,9 +266,9 @@ ROWS(256, 384, 0, 0, 0, 0, 384, 2, 0, true)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -284,14 +286,57 @@ ROWS(512, 576, 0, 0, 0, 0, 576, 1, 0, false)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
 #include "templates/kv/produce_buffered_rows.cuh"
 }  // namespace buffered_bytes
+/// Rows whose scales lie in a plane behind those of their page, and whose values are all columns.
+namespace plane {
+ROWS_OF(8, 512, 448, 64, 64, 0, 0, 448, 2, 16, true)
+constexpr int kSelectionBlock = 1;
+constexpr bool kSelectionInPool = true, kSecondCache = true;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "tests/device/row_copies.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/byte_panels.cuh"
+
+#include "templates/kv/row_panels.cuh"
+
+#include "templates/kv/produce_rows.cuh"
+}  // namespace plane
+namespace buffered_plane {
+ROWS_OF(8, 512, 448, 64, 64, 0, 0, 448, 1, 16, false)
+constexpr int kSelectionBlock = 1;
+constexpr bool kSelectionInPool = true, kSecondCache = true;
+#include "templates/kv/selection.cuh"
+
+#include "templates/kv/token_holes.cuh"
+
+#include "tests/device/ring.cuh"
+
+#include "templates/kv/row_lanes.cuh"
+
+#include "tests/device/row_copies.cuh"
+
+#include "templates/kv/selected_places.cuh"
+
+#include "templates/kv/row_buffer.cuh"
+
+#include "templates/kv/produce_buffered_rows.cuh"
+}  // namespace buffered_plane
 /// A format that nobody has: other widths, small groups, everything in another order.
 namespace other {
 ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, true)
@@ -303,9 +348,9 @@ ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, true)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/byte_panels.cuh"
 
@@ -323,9 +368,9 @@ ROWS(256, 256, 128, 64, 32, 16, 288, 1, 1, false)
 
 #include "templates/kv/row_lanes.cuh"
 
-#include "templates/kv/row_places.cuh"
-
 #include "tests/device/row_copies.cuh"
+
+#include "templates/kv/row_places.cuh"
 
 #include "templates/kv/row_buffer.cuh"
 
@@ -357,7 +402,9 @@ Segment segment(int request, int first, int end, int selected = 0) {
 /// Where the parts of a row lie, and how stages are divided.
 struct Layout {
   int values, byte_columns, rope_columns, group, first_byte, scales, rope, bytes, parts;
+  int plane = 0;  // bytes of a token's scales behind the rows of its page of kPlanePage tokens; 0: they are in the row
 };
+constexpr int kPlanePage = 16;
 
 /// A cache of random rows with random arguments; what `place` says of a token of a segment is where its row lies, in
 /// rows of the cache, or below 0.
@@ -368,28 +415,43 @@ struct Rows {
   std::vector<int> table, selection;
   LeanDecodeArgs args{};
 
-  explicit Rows(const Layout& of) : layout(of), memory(static_cast<std::size_t>(kRows * stride())) {
+  explicit Rows(const Layout& of) : layout(of), memory(static_cast<std::size_t>(offset(kRows) + page_stride())) {
     std::mt19937 random(11);
     for (char& byte : memory) byte = static_cast<char>(random() % 0x7f | (random() % 2) << 7);  // no NaN
     for (int row = 0; row < kRows; ++row)
       for (int group = 0; of.group > 0 && group < of.byte_columns / of.group; ++group) {
-        const float scale =
-            std::ldexp(1.0f + static_cast<float>(random() % 8191) / 8192.0f, static_cast<int>(random() % 23) - 13);
-        std::memcpy(memory.data() + row * stride() + of.scales + 4 * group, &scale, 4);
+        const int exponent = static_cast<int>(random() % 23) - 13;
+        if (of.plane > 0) {
+          memory[static_cast<std::size_t>(in_plane(row) + group)] = static_cast<char>(127 + exponent);
+          continue;
+        }
+        const float scale = std::ldexp(1.0f + static_cast<float>(random() % 8191) / 8192.0f, exponent);
+        std::memcpy(memory.data() + offset(row) + of.scales + 4 * group, &scale, 4);
       }
     drawn = memory;
     args.k = memory.data();
     args.k_stride_token = stride();
   }
-  int stride() const { return layout.bytes + kTokenBytes; }
-  const char* at(int row) const { return memory.data() + row * stride(); }
+  int stride() const { return layout.plane > 0 ? layout.bytes : layout.bytes + kTokenBytes; }
+  /// Of pages of kPlanePage tokens.
+  int page_stride() const { return kPlanePage * (stride() + layout.plane) + (layout.plane > 0 ? 2 * kTokenBytes : 0); }
+  std::ptrdiff_t offset(int row) const { return row / kPlanePage * page_stride() + row % kPlanePage * stride(); }
+  std::ptrdiff_t in_plane(int row) const {
+    return row / kPlanePage * page_stride() + kPlanePage * layout.bytes + row % kPlanePage * layout.plane;
+  }
+  const char* at(int row) const { return memory.data() + offset(row); }
 
   /// The bits of a column of a row, as it was drawn, as an operand.
   u32 column(int row, int column) const {
-    const char* const from = drawn.data() + row * stride();
+    const char* const from = drawn.data() + offset(row);
     if (column < layout.byte_columns) {
       float scale = 1;
-      if (layout.group > 0) std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
+      if (layout.plane > 0)
+        scale = std::ldexp(
+            1.0f,
+            static_cast<unsigned char>(drawn[static_cast<std::size_t>(in_plane(row) + column / layout.group)]) - 127);
+      else if (layout.group > 0)
+        std::memcpy(&scale, from + layout.scales + 4 * (column / layout.group), 4);
       const u32 byte = static_cast<unsigned char>(from[layout.first_byte + column]);
       return layout.group > 0 ? Bf16::of(value_of_e4m3(byte) * scale) : fp16_of_e4m3(byte);
     }
@@ -487,18 +549,23 @@ void expect_panels(const Rows& rows, const std::vector<Segment>& segments, bool 
   EXPECT_EQ(wrong, 0);
 }
 
+constexpr Layout kDsV4{512, 448, 64, 64, 0, 0, 448, 576, 2, 8}, kDsV4InOnePart{512, 448, 64, 64, 0, 0, 448, 576, 1, 8};
 constexpr Layout kDsMla{512, 512, 64, 128, 0, 512, 528, 656, 2}, kInOnePart{512, 512, 64, 128, 0, 512, 528, 656, 1};
 
 TEST(RowPanels, TheTableSaysWhatTheLoaderIsTriedWith) {
-  const RowFormat* const row = kv_encoding(KvFormat::fp8_ds_mla).row;
-  ASSERT_NE(row, nullptr);
-  EXPECT_EQ(row->latent_columns, kDsMla.byte_columns);
-  EXPECT_EQ(row->rope_columns, kDsMla.rope_columns);
-  EXPECT_EQ(row->group_columns, kDsMla.group);
-  EXPECT_EQ(row->latent_offset, kDsMla.first_byte);
-  EXPECT_EQ(row->scales_offset, kDsMla.scales);
-  EXPECT_EQ(row->rope_offset, kDsMla.rope);
-  EXPECT_EQ(row->bytes, kDsMla.bytes);
+  for (const auto& [format, layout] : {std::pair(KvFormat::fp8_ds_mla, kDsMla), {KvFormat::fp8_ds_v4, kDsV4}}) {
+    const RowFormat* const row = kv_encoding(format).row;
+    ASSERT_NE(row, nullptr);
+    EXPECT_EQ(row->value_columns, layout.values);
+    EXPECT_EQ(row->latent_columns, layout.byte_columns);
+    EXPECT_EQ(row->rope_columns, layout.rope_columns);
+    EXPECT_EQ(row->group_columns, layout.group);
+    EXPECT_EQ(row->latent_offset, layout.first_byte);
+    EXPECT_EQ(row->scales_offset, layout.scales);
+    EXPECT_EQ(row->rope_offset, layout.rope);
+    EXPECT_EQ(row->bytes, layout.bytes);
+    EXPECT_EQ(row->plane_bytes, layout.plane);
+  }
 }
 
 /// A dense cache. The second segment has no tokens, and others end inside a step.
@@ -560,7 +627,7 @@ void expect_panels_of_selected_rows(const Layout& layout, unsigned warps, const 
     rows.selection.push_back(random() % 9 == 0   ? -1
                              : random() % 9 == 1 ? 800 + static_cast<int>(random() % 9)
                                                  : static_cast<int>(random() % 800));
-  rows.args.k_stride_batch = 16 * rows.stride();
+  rows.args.k_stride_batch = rows.page_stride();
   rows.args.pool_pages = 50;
   rows.args.selection = rows.selection.data(), rows.args.selection_capacity = 400;
   rows.args.selection_stride_batch = 400;
@@ -594,7 +661,7 @@ void expect_panels_of_two_caches(const Layout& layout, unsigned warps, const Pro
     const int first = before ? 448 : 0, second = before ? 0 : 448;  // rows at which the two pools begin
     const std::array<int, 2> lengths{150, 37};
     rows.args.k = rows.at(first), rows.args.second_k = rows.at(second);
-    rows.args.k_stride_batch = 16 * rows.stride();
+    rows.args.k_stride_batch = rows.page_stride();
     rows.args.pool_pages = 27, rows.args.second_pool_pages = 28;
     rows.args.selection = rows.selection.data(), rows.args.selection_capacity = 400;
     rows.args.selection_stride_batch = 400;
@@ -619,6 +686,8 @@ void expect_panels_of_two_caches(const Layout& layout, unsigned warps, const Pro
 TEST(RowPanels, SelectedRowsAndThoseOfASecondCacheBecomePanels) {
   expect_panels_of_two_caches(kDsMla, 4, PRODUCER(two_caches));
   expect_panels_of_two_caches(kInOnePart, 8, PRODUCER(buffered_caches));
+  expect_panels_of_two_caches(kDsV4, 4, PRODUCER(plane));
+  expect_panels_of_two_caches(kDsV4InOnePart, 8, PRODUCER(buffered_plane));
 }
 
 /// A format that no engine has, in pages of one token, of which some are holes.

@@ -77,6 +77,23 @@ TEST(Problem, ALatentCacheHasWiderKeysAndCountsThemOnce) {
   EXPECT_EQ(canonical(whole).features.v_head_dim, 0);
 }
 
+TEST(Problem, RowsWhoseScalesLieBehindThoseOfAPageAreCountedWithThemAndNeedPages) {
+  DecodeProblem rows{
+      .q_heads = 64,
+      .kv_heads = 1,
+      .head_dim = 512,
+      .features = {.page_size = 64, .kv_format = KvFormat::fp8_ds_v4, .v_head_dim = 512, .latent = true}};
+  EXPECT_TRUE(validate(rows));
+  EXPECT_EQ(problem_from_json(to_json(rows)).value(), canonical(rows));
+  EXPECT_EQ(kv_bytes(rows, {.batch = 3, .longest_context = 128}), 3 * 128 * 584);
+  for (const auto& [page, what] : {std::pair(0, "without pages"), std::pair(3, "with pages of 3 tokens")}) {
+    rows.features.page_size = page;
+    const auto ok = validate(rows);
+    EXPECT_EQ(code_of(ok), ErrorCode::unsupported);
+    EXPECT_EQ(ok.error().message, fmt::format("a cache of fp8_ds_v4 {}", what));
+  }
+}
+
 TEST(Problem, RowsWithAFormatOfTheirOwnAreCountedWithTheirScalesAndGoWithALatentCacheOfTheirColumns) {
   const DecodeProblem rows{.q_heads = 128,
                            .kv_heads = 1,

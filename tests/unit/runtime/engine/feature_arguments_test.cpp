@@ -421,6 +421,21 @@ TEST_F(FeatureArguments, StridesOfRowsWithAFormatOfTheirOwnCountBytes) {
   refuses("k_new_stride_batch is 570 elements", [&] { args.k_new_stride_batch = 570; });
 }
 
+TEST_F(FeatureArguments, PagesWhoseScalesLieBehindTheRowsHaveRoomForThem) {
+  limits.problem.kv_heads = 1, limits.problem.head_dim = 512;
+  make_paged();
+  features().v_head_dim = 512, features().latent = true, features().kv_format = KvFormat::fp8_ds_v4;
+  args.v = nullptr, args.scale = 0.125f;
+  const LeanDecodeArgs block = bound();
+  EXPECT_EQ(block.k_stride_token, 576);
+  EXPECT_EQ(block.k_stride_batch, 16 * 584);
+  args.k_stride_batch = 17 * 576;
+  EXPECT_EQ(bound().k_stride_batch, 17 * 576);
+  refuses("k_stride_batch is 9328, with pages of 9344 bytes", [&] { args.k_stride_batch = 16 * 583; });
+  limits.problem.layout = KvLayout::strided;
+  refuses("k_stride_token is 592, with pages of 9344 bytes", [&] { args.k_stride_token = 592; });
+}
+
 TEST_F(FeatureArguments, RowsWithScalesInThemHoldAllFourPartsBehindEachOther) {
   // The rows of vLLM: K, its scale, V, and its scale, of each head.
   constexpr int kRow = 64 + 4 + 64 + 4, kHeads = 8;

@@ -43,8 +43,8 @@ double element(const Case& c, DataTensor tensor, int token, int column) {
   if (const RowFormat* const row = row_format(f); row != nullptr)
     return byte_value(KvElement::fp8_e4m3,
                       data_row_byte(DataKind::uniform, kSeed, f, request, c.kv_head, token, column, columns)) *
-           static_cast<double>(
-               data_group_scale(DataKind::uniform, kSeed, request, c.kv_head, token, column / row->group_columns));
+           static_cast<double>(data_group_scale(DataKind::uniform, kSeed, *row, request, c.kv_head, token,
+                                                column / row->group_columns));
   const std::uint8_t byte =
       data_byte(DataKind::uniform, kSeed, tensor, kv_encoding(f).element, request, c.kv_head, token, column, columns);
   if (f.kv_format == KvFormat::int4) {

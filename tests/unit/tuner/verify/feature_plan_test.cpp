@@ -75,7 +75,7 @@ const std::set<std::string> kAllFeatures{"pages",
 /// Rows with a format of their own have kernels on one architecture.
 std::set<std::string> all_features(Arch arch) {
   std::set<std::string> names = kAllFeatures;
-  if (arch == kHopper) names.insert("fp8_ds_mla per tensor");
+  if (arch == kHopper) names.insert({"fp8_ds_mla per tensor", "fp8_ds_v4 per tensor"});
   return names;
 }
 
