@@ -33,13 +33,15 @@ LEAN_DEVICE float sum_of_row(float x) {
   return x;
 }
 
-// A state is read once and written once, so L1 keeps nothing of it.
-LEAN_DEVICE uint4 load_state_16(const char* p) {
+// A state is read once and written once, so L1 keeps nothing of it. What is not there is not read, and anything.
+LEAN_DEVICE uint4 load_state_16(const char* p, bool there) {
   uint4 r;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "l"(p)
-               : "memory");
+  asm volatile(
+      "{\n\t.reg .pred there;\n\tsetp.ne.u32 there, %5, 0;\n\t"
+      "@there ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
+      : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+      : "l"(p), "r"((u32)there)
+      : "memory");
   return r;
 }
 
@@ -48,11 +50,11 @@ struct State {
 };
 
 // All of a lane's loads are on their way before the first is waited for.
-LEAN_DEVICE void load_state(State& state, const char* from) {
+LEAN_DEVICE void load_state(State& state, const char* from, bool there) {
   uint4 raw[kLaneRows][kChunks];
   LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
     LEAN_UNROLL for (int chunk = 0; chunk < kChunks; chunk++) raw[row][chunk] =
-        load_state_16(from + (row * kKeyDim + chunk * kRowLanes * kChunkColumns) * kStateBytes);
+        load_state_16(from + (row * kKeyDim + chunk * kRowLanes * kChunkColumns) * kStateBytes, there);
   }
   LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
     LEAN_UNROLL for (int i = 0; i < kColumns; i++) {

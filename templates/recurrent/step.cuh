@@ -79,35 +79,35 @@ __cluster_dims__(kHeadCtas)
   if constexpr (kGatesOutput && kHeadCtas > 1) arrive_in_cluster();
   const Place place = place_of_thread();
   const int lane = threadIdx.x % 32;
+  // A state waits for its slot alone, so slots and the number of tokens are on their way together. Lane t has entry t.
+  const int entry = kSnapshots ? min(lane, kTokens - 1) : 0;
+  const int in_slot = load_input<int>(args.slots + (i64)place.request * args.slots_stride + entry);
+  int slot = in_slot, out_slot = in_slot;
+  if (args.out_slots != nullptr)
+    out_slot = load_input<int>(args.out_slots + (i64)place.request * args.out_slots_stride + entry);
   i64 first_token = (i64)place.request * kTokens;
   int tokens = kTokens;
   if constexpr (kRagged) {
-    first_token = args.token_offsets[place.request];
-    tokens = min(args.token_offsets[place.request + 1] - (int)first_token, kTokens);
-    if (tokens <= 0) return;
+    first_token = load_input<int>(args.token_offsets + place.request);
+    tokens = min(load_input<int>(args.token_offsets + place.request + 1) - (int)first_token, kTokens);
   }
-  const int* const slots = args.slots + (i64)place.request * args.slots_stride;
-  int first_entry = 0;
   if constexpr (kSnapshots) {
-    if (args.accepted != nullptr) first_entry = min(max(args.accepted[place.request], 1), kTokens) - 1;
-  }
-  const int slot = load_input<int>(slots + first_entry);
-  // Lane t has the slot to which token t's state goes. It is on its way before the state is waited for.
-  int out_slot = slot;
-  if (lane < (kSnapshots ? tokens : 1)) {
-    if (args.out_slots != nullptr)
-      out_slot = load_input<int>(args.out_slots + (i64)place.request * args.out_slots_stride + lane);
-    else if (kSnapshots)
-      out_slot = load_input<int>(slots + lane);
+    if (args.accepted != nullptr)
+      slot = __shfl_sync(kFullMask, in_slot, min(max(load_input<int>(args.accepted + place.request), 1), kTokens) - 1);
+    else
+      slot = __shfl_sync(kFullMask, in_slot, 0);
   }
   const Head head = load_head(args, place);
-  Token token = load_token(args, place, first_token);
-  if (is_null(args, slot)) {
+  Token token;
+  if (!kRagged || tokens > 0) token = load_token(args, place, first_token);
+  const bool has_state = !is_null(args, slot) && tokens > 0;
+  State state;
+  load_state(state, state_at(args, place, slot), has_state);
+  // A branch behind the loads: in one block with them, arithmetic that waits for the token would get between them.
+  if (!has_state) {
     for (int t = 0; t < tokens; t++) store_output(args, place, first_token + t, 0.0f);
     return;
   }
-  State state;
-  load_state(state, state_at(args, place, slot));
 
   for (int t = 0; t < tokens; t++) {
     float k[kColumns], q[kColumns], o[kLaneRows];

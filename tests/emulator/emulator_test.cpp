@@ -406,6 +406,7 @@ TEST_F(PlantedRecurrentFaults, AStateThatIsWrong) {
   EXPECT_NE(check(spec, "+ head.bias[i]", ""), "");
   const RecurrentSpec drafts = spec_of(RecurrentKind::kda, 3);
   EXPECT_NE(check(drafts, "out_slot, kSnapshots ? t : 0", "out_slot, 0"), "") << "all tokens' states go to one slot";
+  EXPECT_NE(check(drafts, "kTokens) - 1);", "kTokens) * 0);"), "") << "the step begins at the first entry";
   EXPECT_NE(check(drafts, "const Token taken = token;", "const Token taken = load_token(args, place, first_token);"),
             "");
 }
