@@ -22,7 +22,8 @@ namespace {
 struct RecurrentFlags {
   CLI::App *bench = nullptr, *emit = nullptr;
   std::string kind = "gated_delta", gates, state = "fp32", dtype = "bf16", output_gate = "none";
-  std::string qk_heads = "16", v_heads = "32", key_dim = "128", value_dim = "128", tokens = "1", batch = "1";
+  std::string qk_heads = "16", v_heads = "32", key_dim = "128", value_dim = "128", tokens = "1", batch = "1",
+              conv_width;
   bool ragged = false, snapshots = false, sweep = false;
   std::string rounds = "31", policy = "cold", out, arch;
   int device = 0;
@@ -60,6 +61,10 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
                                            {"--value-dim", &flags.value_dim, &problem.value_dim},
                                            {"--tokens", &flags.tokens, &problem.tokens}}) {
     if (auto ok = read_number(flag, *text, *number); !ok) return tl::unexpected(ok.error());
+  }
+  if (!flags.conv_width.empty()) {
+    if (auto ok = read_number("--conv-width", flags.conv_width, problem.conv_width); !ok)
+      return tl::unexpected(ok.error());
   }
   problem.ragged = flags.ragged, problem.snapshots = flags.snapshots;
   if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
@@ -147,6 +152,9 @@ void add_problem_flags(CLI::App& app, RecurrentFlags& flags) {
                  "Normalise the output, and multiply it by this function of z; default none")
       ->type_name(names_of(kOutputGates, "|"));
   app.add_option("--tokens", flags.tokens, "Tokens of a request in a step, 1 to 16; default 1")->type_name("N");
+  app.add_option("--conv-width", flags.conv_width,
+                 "Send q, k and v through a short convolution of so many tokens, 2 to 4; default: none")
+      ->type_name("N");
   app.add_flag("--ragged", flags.ragged, "Each request has its own number of tokens");
   app.add_flag("--snapshots", flags.snapshots, "Store the state after each token, in slots of their own");
   app.add_option("--batch", flags.batch, "Requests of a step; default 1")->type_name("LIST");

@@ -111,6 +111,9 @@ Result<void> validate(const RecurrentProblem& problem) {
   if (problem.tokens < 1 || problem.tokens > kMostRecurrentTokens)
     return fail(ErrorCode::unsupported, fmt::format("{} tokens a step", problem.tokens),
                 fmt::format("Give 1 to {}. Prompts are the engine's.", kMostRecurrentTokens));
+  if (problem.conv_width != 0 && (problem.conv_width < 2 || problem.conv_width > kMostConvWidth))
+    return fail(ErrorCode::unsupported, fmt::format("conv_width is {}", problem.conv_width),
+                fmt::format("Give 2 to {}, or 0 where q, k and v have gone through it.", kMostConvWidth));
   if (std::find(update.gates.begin(), update.gates.end(), problem.gates) == update.gates.end()) {
     std::string choices;
     for (const Gates gates : update.gates)
@@ -130,6 +133,10 @@ bool has_weights(const RecurrentProblem& problem) {
   return weight == UpdateWeight::beta || (weight == UpdateWeight::step && problem.gates == Gates::given);
 }
 
+int conv_tokens(const RecurrentProblem& problem) {
+  return problem.conv_width - 1 + (problem.snapshots ? problem.tokens - 1 : 0);
+}
+
 std::int64_t state_bytes(const RecurrentProblem& problem) {
   return std::int64_t{problem.v_heads} * problem.value_dim * problem.key_dim * bytes_of(problem.state);
 }
@@ -145,15 +152,16 @@ std::string to_json(const RecurrentProblem& problem) {
                         {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)},
                         {"normalises", problem.normalises},  {"output_gate", to_string(problem.output_gate)},
                         {"tokens", problem.tokens},          {"ragged", problem.ragged},
-                        {"snapshots", problem.snapshots}}
+                        {"snapshots", problem.snapshots},    {"conv_width", problem.conv_width}}
       .dump();
 }
 
 std::string describe(const RecurrentProblem& problem) {
   return fmt::format(
-      "{}, {}/{} heads of {} x {}, {}, {} state, {} gates{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
+      "{}, {}/{} heads of {} x {}, {}, {} state, {} gates{}{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
       problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype), to_string(problem.state),
-      to_string(problem.gates), problem.normalises ? ", L2 norm" : "",
+      to_string(problem.gates), problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
+      problem.normalises ? ", L2 norm" : "",
       problem.output_gate == OutputGate::none ? "" : fmt::format(", RMSNorm x {}(z)", to_string(problem.output_gate)),
       problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "", problem.ragged ? ", ragged" : "",
       problem.snapshots ? ", snapshots" : "");

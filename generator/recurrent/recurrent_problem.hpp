@@ -72,7 +72,7 @@ Result<Gates> parse_gates(std::string_view text);
 Result<OutputGate> parse_output_gate(std::string_view text);
 Result<StateType> parse_state_type(std::string_view text);
 
-inline constexpr int kMostRecurrentTokens = 16;
+inline constexpr int kMostRecurrentTokens = 16, kMostConvWidth = 4;
 
 /// What never changes in a model. The state lies as engines store it: [slots, v_heads, value_dim, key_dim].
 struct RecurrentProblem {
@@ -89,6 +89,7 @@ struct RecurrentProblem {
   int tokens = 1;          ///< the most of a request in a step, 1..16
   bool ragged = false;     ///< each request has its own number of tokens
   bool snapshots = false;  ///< the state after each token is stored in a slot of its own, not only the last one
+  int conv_width = 0;      ///< tokens of the short convolution that q, k and v go through first, 2..4; 0: none
 
   bool operator==(const RecurrentProblem&) const = default;
 };
@@ -103,6 +104,10 @@ Result<void> validate(const RecurrentProblem& problem);
 std::int64_t gates_of_token(const RecurrentProblem& problem);
 /// Whether it also brings a weight for each head, or what one is made of.
 bool has_weights(const RecurrentProblem& problem);
+
+/// What the state of the short convolution has of each channel: the tokens that the next step needs, and with snapshots
+/// those that it may find not to be accepted.
+int conv_tokens(const RecurrentProblem& problem);
 
 /// Bytes of one request's state, of all heads.
 std::int64_t state_bytes(const RecurrentProblem& problem);

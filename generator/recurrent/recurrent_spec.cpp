@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "generator/integers.hpp"
 #include "generator/kernel_source.hpp"
 
 namespace leanattn {
@@ -17,12 +18,34 @@ constexpr int kMostHeldRegisters = 176, kOtherRegisters = 56;
 /// CTAs that every GPU from sm_90 on takes as a cluster.
 constexpr int kMostCtasOfCluster = 8;
 
+/// Bytes of shared memory that a kernel may name.
+constexpr int kMostSharedBytes = 48 << 10;
+
+/// What a CTA has in shared memory: what comes out of a convolution in fp32, what goes into it, and sums of the output.
+int shared_bytes(const RecurrentSpec& spec) {
+  const RecurrentProblem& problem = spec.problem;
+  const int sums = problem.output_gate == OutputGate::none ? 0 : 8 * problem.value_dim / spec.tunables.warp_rows;
+  if (problem.conv_width == 0) return sums;
+  const int channels = 2 * problem.key_dim + round_up(rows_of_cta(spec.tunables), 4);
+  return sums + channels * (4 * problem.tokens + 2 * (problem.conv_width - 1 + problem.tokens)) + 16;
+}
+
+/// Registers of a thread for the state while it also has what goes into its channels of a convolution.
+int convolving_registers(const RecurrentSpec& spec) {
+  const RecurrentProblem& problem = spec.problem;
+  if (problem.conv_width == 0) return 0;
+  const int state = spec.tunables.warp_rows * problem.key_dim / 32 * bytes_of(problem.state) / 4,
+            threads = 32 * spec.tunables.warps,
+            channels = 2 * divide_up(problem.key_dim, threads) + divide_up(rows_of_cta(spec.tunables), threads);
+  return state + channels * (2 * problem.conv_width + problem.tokens);
+}
+
 int held_registers(const RecurrentSpec& spec) {
   const int columns = spec.problem.key_dim / spec.tunables.row_lanes,
             rows = spec.tunables.warp_rows * spec.tunables.row_lanes / 32;
   const int factors = update_of(spec.problem.kind).decay == Decay::channel ? 1 : 0,
             next = spec.problem.tokens > 1 ? 1 + factors : 0;
-  return columns * (rows + 2 + factors + next);
+  return std::max(columns * (rows + 2 + factors + next), convolving_registers(spec));
 }
 
 void add_constants(SourceText& source, const RecurrentSpec& spec) {
@@ -40,12 +63,14 @@ void add_constants(SourceText& source, const RecurrentSpec& spec) {
   source.number("kTokens", problem.tokens, "most tokens of a request");
   source.flag("kRagged", problem.ragged, "each request has its own number of tokens");
   source.flag("kSnapshots", problem.snapshots, "the state after each token is stored");
+  if (problem.conv_width > 0) source.define("LEAN_CONVOLVES");
   source.text += "// how a token changes the state\n";
   source.number("kDecay", static_cast<int>(update.decay), "factors of the decay: none, one, one for each channel");
   source.flag("kDelta", update.delta, "an update replaces what the state had at k");
   source.number("kWeight", static_cast<int>(update.weight), "what an update is weighed with");
   source.flag("kSkip", update.skip, "D v is added to the output");
   source.number("kGates", static_cast<int>(problem.gates), "where factors and weights come from");
+  source.number("kConvWidth", problem.conv_width, "tokens of the convolution that q, k and v go through, if any");
   source.flag("kNormalises", problem.normalises, "q and k are L2-normalised");
   source.text += "// tunables\n";
   source.number("kWarps", tunables.warps, "of a CTA");
@@ -63,6 +88,7 @@ void add_all(SourceText& source, const RecurrentSpec& spec) {
   if (spec.problem.dtype == DType::bf16 || spec.problem.state == StateType::bf16) source.add({"attend/bf16.cuh"});
   if (spec.problem.dtype == DType::fp16) source.add({"attend/fp16.cuh"});
   source.add({"recurrent/state.cuh", "recurrent/gates.cuh", "recurrent/token.cuh", "recurrent/output.cuh"});
+  if (spec.problem.conv_width > 0) source.add({"recurrent/convolution.cuh"});
   source.add_entry("recurrent/step.cuh", kernel_name(spec));
 }
 
@@ -112,6 +138,9 @@ Result<void> validate(const RecurrentSpec& spec) {
                 fmt::format("an output that is gated, with {} CTAs a head on {}", ctas, to_string(spec.arch)),
                 spec.arch.major < 9 ? "before sm_90 a CTA has all rows of a head"
                                     : "CTAs that share a head are a cluster of up to 8");
+  if (const int bytes = shared_bytes(spec); bytes > kMostSharedBytes)
+    return fail(ErrorCode::unsupported, fmt::format("{} bytes of shared memory for a convolution", bytes),
+                "choose fewer rows of a CTA, or fewer tokens");
   const int share = 65536 / (32 * tunables.warps * tunables.ctas_per_sm),
             most = std::min(kMostHeldRegisters, share - kOtherRegisters);
   if (const int held = held_registers(spec); held > most)
@@ -127,12 +156,13 @@ std::string kernel_name(const RecurrentSpec& spec) {
   std::erase(arch, '_');
   const std::string output =
       problem.output_gate == OutputGate::none ? "" : fmt::format("_{}", to_string(problem.output_gate));
-  return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}{}_t{}{}{}_w{}x{}_l{}_o{}", arch,
+  const std::string convolution = problem.conv_width == 0 ? "" : fmt::format("_c{}", problem.conv_width);
+  return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}{}{}_t{}{}{}_w{}x{}_l{}_o{}", arch,
                      to_string(problem.kind), to_string(problem.gates), to_string(problem.dtype),
                      to_string(problem.state), problem.normalises ? "norm_" : "", problem.qk_heads, problem.v_heads,
-                     problem.key_dim, problem.value_dim, output, problem.tokens, problem.ragged ? "_ragged" : "",
-                     problem.snapshots ? "_snap" : "", tunables.warps, tunables.warp_rows, tunables.row_lanes,
-                     tunables.ctas_per_sm);
+                     problem.key_dim, problem.value_dim, convolution, output, problem.tokens,
+                     problem.ragged ? "_ragged" : "", problem.snapshots ? "_snap" : "", tunables.warps,
+                     tunables.warp_rows, tunables.row_lanes, tunables.ctas_per_sm);
 }
 
 Result<EmittedRecurrent> emit(const RecurrentSpec& spec) {

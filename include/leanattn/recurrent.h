@@ -59,7 +59,7 @@ typedef struct leanattn_recurrent_layer {
   int32_t tokens;     /* the most of a request in a step, 1 to 16; 0: 1 */
   int32_t flags;      /* LEANATTN_RECURRENT_* */
   int32_t output;     /* leanattn_output_gate */
-  int32_t reserved;
+  int32_t conv_width; /* tokens of the short convolution that q, k and v go through first, 2 to 4; 0: none */
 } leanattn_recurrent_layer;
 
 /* Everything is 0 but struct_size. Set the heads and dims at least. */
@@ -68,9 +68,21 @@ static inline void leanattn_recurrent_layer_init(leanattn_recurrent_layer* layer
   layer->struct_size = sizeof *layer;
 }
 
+/* The short convolution of the channels of q (qk_heads * key_dim), of k, or of v (v_heads * value_dim): a channel of a
+ * token becomes silu(bias + sum of weight * input) over its last conv_width tokens. The state has the inputs before those
+ * of the step, the newest last: conv_width - 1 of them, and with snapshots tokens - 1 more, of which the next step begins
+ * at number accepted - 1. It is changed in place, or goes to out_slots; with snapshots it lies in entry 0 of a request's
+ * slots. Parts of packed arrays are pointers to their first channels. */
+typedef struct leanattn_short_conv {
+  const void* weight; /* [channels, conv_width], in dtype, the newest token's last */
+  const void* bias;   /* [channels], in dtype; or null */
+  void* state;        /* [slot_count, channels, tokens] by the strides, in dtype */
+  int64_t slot_stride, channel_stride, token_stride; /* in elements; 0: dense */
+} leanattn_short_conv;
+
 /* The arguments of one step. All pointers are device pointers, and the memory stays the caller's. Strides count
  * elements, from token to token, and 0 is the dense one. q, k and v may be parts of one row, such as the output of the
- * short convolution. Rows of q and k begin at multiples of 16 bytes. */
+ * short convolution. Rows of q and k begin at multiples of 16 bytes, unless they go through the convolution here. */
 typedef struct leanattn_recurrent_args {
   size_t struct_size;
   const void* q;            /* [tokens, qk_heads, key_dim] by q_stride */
@@ -105,6 +117,9 @@ typedef struct leanattn_recurrent_args {
   float lower_bound; /* of bounded gates; 0: -5 */
   float output_eps;  /* of a gated output; 0: 1e-6 */
   int32_t reserved;
+  leanattn_short_conv q_conv, k_conv, v_conv; /* of layers with a conv_width */
+  uint32_t* readers; /* the same: [batch, qk_heads], all zero before the first launch, as each launch leaves it; launches
+                        that may run at the same time have memory of their own */
 } leanattn_recurrent_args;
 
 /* Everything is 0 but struct_size. */

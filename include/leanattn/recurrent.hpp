@@ -52,6 +52,7 @@ struct RecurrentLayer {
   int tokens = 1;                                   ///< the most of a request in a step, 1 to 16
   bool normalise = true;                            ///< q and k are L2-normalised
   bool ragged = false;                              ///< each request has its own number of tokens
+  int conv_width = 0;                               ///< tokens of the short convolution in front; 0: none
   bool snapshots = false;                           ///< the state after each token is stored in a slot of its own
 };
 
@@ -80,7 +81,7 @@ class RecurrentPlan {
     c_layer.dtype = static_cast<std::int32_t>(layer.dtype);
     c_layer.state = static_cast<std::int32_t>(layer.state);
     c_layer.output = static_cast<std::int32_t>(layer.output);
-    c_layer.tokens = layer.tokens;
+    c_layer.tokens = layer.tokens, c_layer.conv_width = layer.conv_width;
     c_layer.flags = (layer.normalise ? LEANATTN_RECURRENT_NORMALISE : 0) |
                     (layer.ragged ? LEANATTN_RECURRENT_RAGGED : 0) |
                     (layer.snapshots ? LEANATTN_RECURRENT_SNAPSHOTS : 0);

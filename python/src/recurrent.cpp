@@ -99,12 +99,85 @@ const std::int32_t* read_slots(const TensorView& slots, std::int64_t requests, i
   return slots.data<std::int32_t>();
 }
 
+/// One tensor whose channels are those of q, k and v, or of v, k and q, or three tensors: what a launch takes of each.
+class ConvParts {
+ public:
+  ConvParts(Tensors& tensors, nb::handle given_parts, const char* name, ElementType type, const char* shape, int rank,
+            int channel_dimension, const std::int64_t (&channels)[3], bool values_first) {
+    const bool apart = nb::isinstance<nb::tuple>(given_parts) || nb::isinstance<nb::list>(given_parts);
+    if (apart && nb::len(given_parts) != 3) bad_value(name, "has not three parts, of q, k and v");
+    std::int64_t first[3] = {0, channels[0], channels[0] + channels[1]};
+    if (values_first) first[0] = channels[2] + channels[1], first[1] = channels[2], first[2] = 0;
+    const std::int64_t all = channels[0] + channels[1] + channels[2];
+    const TensorView* packed = apart ? nullptr : tensors.read(given_parts, name);
+    for (int i = 0; i < 3; ++i) {
+      const TensorView& part = apart ? *tensors.read(given_parts[i], name) : *packed;
+      part.require_type(type);
+      part.require_rank(rank, shape);
+      part.require_extent(channel_dimension, apart ? channels[i] : all, "of the channels of q, k and v");
+      const std::int64_t offset = apart ? 0 : first[i] * part.stride(channel_dimension) * bytes_of(type);
+      parts_[i] = {&part, part.data<char>() + offset};
+    }
+  }
+  const TensorView& tensor(int part) const { return *parts_[part].tensor; }
+  void* data(int part) const { return parts_[part].data; }
+
+ private:
+  struct Part {
+    const TensorView* tensor;
+    char* data;
+  };
+  Part parts_[3] = {};
+};
+
+/// Reads what the short convolution takes. The heads and tokens of `layer` are known.
+void bind_convolution(Tensors& tensors, nb::handle weight, nb::handle bias, nb::handle state, nb::handle readers,
+                      ElementType type, RecurrentLayer& layer, RecurrentArgs& args) {
+  const std::int64_t keys = std::int64_t{layer.qk_heads} * layer.key_dim,
+                     channels[] = {keys, keys, std::int64_t{layer.v_heads} * layer.value_dim};
+  const bool values_first = layer.recurrence == Recurrence::mamba2;
+  const auto read = [&](nb::handle given_parts, const char* name, const char* shape, int rank, int channel_dimension) {
+    return ConvParts(tensors, given_parts, name, type, shape, rank, channel_dimension, channels, values_first);
+  };
+  if (!given(state)) bad_type("conv_state", "is None, and conv_weight is not");
+  if (!given(readers)) bad_type("conv_readers", "is None, and conv_weight is not");
+  const ConvParts weights = read(weight, "conv_weight", "[channels, width]", 2, 0),
+                  states = read(state, "conv_state", "[slots, channels, tokens]", 3, 1);
+  leanattn_short_conv* const parts[] = {&args.q_conv, &args.k_conv, &args.v_conv};
+  layer.conv_width = weights.tensor(0).extent32(1);
+  for (int i = 0; i < 3; ++i) {
+    weights.tensor(i).require_contiguous();
+    weights.tensor(i).require_extent(1, layer.conv_width, "of conv_weight");
+    const TensorView& pool = states.tensor(i);
+    pool.require_extent(0, args.slot_count, "of state");
+    pool.require_strides(/*written=*/true);
+    const std::int64_t least = layer.conv_width - 1 + (layer.snapshots ? layer.tokens - 1 : 0);
+    if (pool.extent(2) < least)
+      bad_value("conv_state", fmt::format("has {} tokens of each channel, and a step needs {}", pool.extent(2), least));
+    parts[i]->weight = weights.data(i), parts[i]->state = states.data(i);
+    parts[i]->slot_stride = pool.stride(0), parts[i]->channel_stride = pool.stride(1);
+    parts[i]->token_stride = pool.stride(2);
+  }
+  if (given(bias)) {
+    const ConvParts biases = read(bias, "conv_bias", "[channels]", 1, 0);
+    for (int i = 0; i < 3; ++i) biases.tensor(i).require_contiguous(), parts[i]->bias = biases.data(i);
+  }
+  const TensorView& counters = *tensors.read(readers, "conv_readers");
+  counters.require_type(ElementType::int32);
+  counters.require_contiguous();
+  if (counters.elements() < std::int64_t{args.batch} * layer.qk_heads)
+    bad_value("conv_readers", fmt::format("has {} elements, fewer than {} requests of {} heads", counters.elements(),
+                                          args.batch, layer.qk_heads));
+  args.readers = counters.data<std::uint32_t>();
+}
+
 nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state, nb::handle slots, nb::handle kind,
                      nb::handle gates, nb::handle a, nb::handle b, nb::handle a_log, nb::handle dt_bias,
                      nb::handle skip, nb::handle z, nb::handle norm_weight, nb::handle output_gate, nb::handle out,
                      nb::handle out_slots, nb::handle accepted, nb::handle token_offsets, nb::handle max_tokens,
                      nb::handle normalise, nb::handle snapshots, nb::handle first_slot, nb::handle scale,
-                     nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle stream,
+                     nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle conv_weight,
+                     nb::handle conv_bias, nb::handle conv_state, nb::handle conv_readers, nb::handle stream,
                      nb::handle engine) {
   const Stream on = find_stream(stream, q);
   Tensors tensors(on.handle);
@@ -202,6 +275,11 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
   if (given(norm_eps)) args.norm_eps = static_cast<float>(float_of(norm_eps, "norm_eps"));
   if (given(lower_bound)) args.lower_bound = static_cast<float>(float_of(lower_bound, "lower_bound"));
 
+  if (given(conv_weight))
+    bind_convolution(tensors, conv_weight, conv_bias, conv_state, conv_readers, queries.type(), layer, args);
+  else if (given(conv_bias) || given(conv_state) || given(conv_readers))
+    bad_value("conv_weight", "is None, and other parts of a convolution are given");
+
   const nb::object result =
       given(out) ? nb::borrow(out) : empty(q, nb::make_tuple(tokens, layer.v_heads, layer.value_dim), false);
   const TensorView& outputs = tensors.read_rows(result, "out", /*written=*/true);
@@ -234,8 +312,9 @@ void bind_recurrent(nb::module_& module) {
       nb::arg("out_slots") = nb::none(), nb::arg("accepted") = nb::none(), nb::arg("token_offsets") = nb::none(),
       nb::arg("max_tokens") = nb::none(), nb::arg("normalise") = nb::none(), nb::arg("snapshots").none() = false,
       nb::arg("first_slot").none() = 0, nb::arg("scale") = nb::none(), nb::arg("norm_eps") = nb::none(),
-      nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("stream") = nb::none(),
-      nb::arg("engine") = nb::none(),
+      nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("conv_weight") = nb::none(),
+      nb::arg("conv_bias") = nb::none(), nb::arg("conv_state") = nb::none(), nb::arg("conv_readers") = nb::none(),
+      nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
       nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
               "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
               "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
@@ -244,7 +323,8 @@ void bind_recurrent(nb::module_& module) {
               "token_offsets: typing.Any = None, max_tokens: int | None = None, normalise: bool | None = None, "
               "snapshots: bool = False, first_slot: int = 0, scale: float | None = None, "
               "norm_eps: float | None = None, output_eps: float | None = None, lower_bound: float | None = None, "
-              "stream: typing.Any = None, "
+              "conv_weight: typing.Any = None, conv_bias: typing.Any = None, conv_state: typing.Any = None, "
+              "conv_readers: typing.Any = None, stream: typing.Any = None, "
               "engine: Engine | None = None) -> typing.Any"),
       R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
 
@@ -273,6 +353,13 @@ normalise  whether q and k are L2-normalised, with norm_eps (1e-6); default: for
 first_slot 1 where slot 0 is a null slot
 scale      of q; default: key_dim ** -0.5, for mamba2 and lightning 1
 lower_bound  of bounded gates; default: -5
+conv_weight  [channels, width], in the type of q: q, k and v go through a short convolution first, with SiLU. The channels
+           are those of q, k and v, in this order; mamba2: of v, k and q (x, B and C). Or three tensors, of q, k and v
+conv_bias  [channels], likewise; default: none
+conv_state [slots, channels, tokens], likewise, with any strides, changed in place: the last width - 1 inputs of each
+           channel, with snapshots max_tokens - 1 more, in the slot of a request's first entry
+conv_readers  [at least requests * qk_heads], int32, zero before the first call and after each; calls that may run at the
+           same time have tensors of their own
 stream     as of decode()
 Returns [tokens, v_heads, value_dim] in the type of q.
 Raises what decode() raises. The first call of a layer compiles its kernel, so make one before a graph is captured.)");

@@ -168,6 +168,13 @@ nb::object recurrent_arguments() {
   POINTER(state);
   POINTER(o);
   POINTER(out_slots);
+  POINTER(readers);
+  nb::list convolution;
+  for (const LeanShortConv& part : args.conv)
+    convolution.append(nb::make_tuple(reinterpret_cast<Handle>(part.weight), reinterpret_cast<Handle>(part.bias),
+                                      reinterpret_cast<Handle>(part.state), part.slot_stride, part.channel_stride,
+                                      part.token_stride));
+  result["conv"] = convolution;
   NUMBER(q_stride);
   NUMBER(k_stride);
   NUMBER(v_stride);

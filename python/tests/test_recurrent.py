@@ -107,6 +107,56 @@ def test_a_gated_output(engine):
         leanattn.recurrent(**inputs(z=z), engine=engine)
 
 
+CHANNELS = 2 * QK_HEADS * KEY_DIM + V_HEADS * VALUE_DIM
+
+
+def convolution(width=4, slots=SLOTS, tokens=None, **changed):
+    """As vLLM has it: one weight, and a state [slots, tokens, channels] seen as [slots, channels, tokens]."""
+    tokens = tokens or width - 1
+    made = {"conv_weight": FakeTensor((CHANNELS, width)), "conv_readers": FakeTensor((REQUESTS * QK_HEADS,), "int32"),
+            "conv_state": FakeTensor((slots, CHANNELS, tokens), strides=(tokens * CHANNELS, 1, CHANNELS))}
+    return {**made, **changed}
+
+
+def test_a_short_convolution_of_one_tensor(engine):
+    given = convolution(conv_bias=FakeTensor((CHANNELS,)))
+    _, arrived, kernel = stepped(engine, **inputs(**given))
+    weight, bias, state = (given[name].data for name in ("conv_weight", "conv_bias", "conv_state"))
+    keys = QK_HEADS * KEY_DIM
+    assert arrived["conv"] == [(weight + 2 * 4 * first, bias + 2 * first, state + 2 * first, 3 * CHANNELS, 1, CHANNELS) for first in (0, keys, 2 * keys)]
+    assert arrived["readers"] == given["conv_readers"].data and "_c4_" in kernel
+    # The channels of Mamba-2 are those of x, B and C, which are v, k and q.
+    _, arrived, _ = stepped(engine, **inputs(kind="mamba2", b=None, skip=FakeTensor((V_HEADS,), "fp32"), **convolution(conv_weight=given["conv_weight"])))
+    values = V_HEADS * VALUE_DIM
+    assert [part[0] - weight for part in arrived["conv"]] == [2 * 4 * (values + keys), 2 * 4 * values, 0]
+
+
+def test_a_short_convolution_of_three_tensors_with_drafts(engine):
+    sizes = (QK_HEADS * KEY_DIM, QK_HEADS * KEY_DIM, V_HEADS * VALUE_DIM)
+    given = convolution(conv_weight=[FakeTensor((size, 3)) for size in sizes], conv_state=tuple(FakeTensor((SLOTS, size, 5)) for size in sizes))
+    slots = FakeTensor((REQUESTS, 4), "int32")
+    _, arrived, kernel = stepped(engine, **inputs(tokens=4, slots=slots, snapshots=True, **given))
+    assert arrived["conv"] == [(weight.data, 0, state.data, 5 * size, 5, 1) for weight, state, size in zip(given["conv_weight"], given["conv_state"], sizes)]
+    assert "_c3_" in kernel
+
+
+@pytest.mark.parametrize("changed, named", [
+    ({"conv_weight": None}, "conv_weight"),
+    ({"conv_state": None}, "conv_state"),
+    ({"conv_readers": None}, "conv_readers"),
+    ({"conv_weight": FakeTensor((CHANNELS + 1, 4))}, "conv_weight"),
+    ({"conv_weight": FakeTensor((CHANNELS, 1))}, "conv_width is 1"),
+    ({"conv_weight": [FakeTensor((CHANNELS, 4))]}, "three parts"),
+    ({"conv_state": FakeTensor((SLOTS, CHANNELS, 2))}, "has 2 tokens of each channel, and a step needs 3"),
+    ({"conv_state": FakeTensor((SLOTS + 1, CHANNELS, 3))}, "conv_state"),
+    ({"conv_readers": FakeTensor((5,), "int32")}, "conv_readers has 5 elements"),
+])
+def test_a_convolution_that_cannot_be_launched_is_refused_by_name(engine, changed, named):
+    with pytest.raises(leanattn.Error, match=named):
+        leanattn.recurrent(**inputs(**convolution(**changed)), engine=engine)
+    assert fake.recurrent_arguments() is None
+
+
 def test_no_request_enqueues_nothing(engine):
     empty = inputs(tokens=0, slots=FakeTensor((0,), "int32"))
     result = leanattn.recurrent(**empty, engine=engine)

@@ -63,6 +63,16 @@ Result<void> check_recurrent_rows(const RecurrentRows& rows, std::int64_t count)
 Use needed_if(bool used) { return used ? Use::needed : Use::none; }
 Use optional_if(bool used) { return used ? Use::optional : Use::none; }
 
+/// A part of the short convolution, of so many channels, with dense strides where none are given.
+LeanShortConv with_defaults(const leanattn_short_conv& conv, std::int64_t channels, std::int64_t tokens) {
+  using detail::or_dense, detail::stride_product;
+  LeanShortConv bound{conv.weight, conv.bias, conv.state, 0, 0, 0};
+  bound.token_stride = or_dense(conv.token_stride, 1);
+  bound.channel_stride = or_dense(conv.channel_stride, stride_product(tokens, bound.token_stride));
+  bound.slot_stride = or_dense(conv.slot_stride, channels * tokens);
+  return bound;
+}
+
 /// The arguments with all defaults filled in.
 LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_recurrent_args& args) {
   using detail::or_dense;
@@ -91,7 +101,46 @@ LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_
   bound.norm_eps = args.norm_eps != 0 ? args.norm_eps : kUsualEps;
   bound.lower_bound = args.lower_bound != 0 ? args.lower_bound : kUsualBound;
   bound.output_eps = args.output_eps != 0 ? args.output_eps : kUsualEps;
+  if (problem.conv_width == 0) return bound;
+  bound.conv[0] = with_defaults(args.q_conv, keys, conv_tokens(problem));
+  bound.conv[1] = with_defaults(args.k_conv, keys, conv_tokens(problem));
+  bound.conv[2] = with_defaults(args.v_conv, values, conv_tokens(problem));
+  bound.readers = args.readers;
   return bound;
+}
+
+Result<void> check_convolution(const RecurrentProblem& problem, const leanattn_recurrent_args& args,
+                               const LeanRecurrentArgs& bound) {
+  const bool used = problem.conv_width > 0;
+  if (auto ok = check_recurrent_pointer({"readers", args.readers, needed_if(used), 4}); !ok) return ok;
+  struct Part {
+    const char *weight, *bias, *state, *slot_stride, *channel_stride, *token_stride;
+    const leanattn_short_conv& given;
+    int channels;
+  };
+  const int keys = problem.qk_heads * problem.key_dim, values = problem.v_heads * problem.value_dim;
+#define PART(name) \
+#name ".weight", #name ".bias", #name ".state", #name ".slot_stride", #name ".channel_stride", #name ".token_stride"
+  const Part parts[] = {
+      {PART(q_conv), args.q_conv, keys}, {PART(k_conv), args.k_conv, keys}, {PART(v_conv), args.v_conv, values}};
+#undef PART
+  for (std::size_t i = 0; i < std::size(parts); ++i) {
+    const Part& part = parts[i];
+    for (const RecurrentPointer& pointer : {RecurrentPointer{part.weight, part.given.weight, needed_if(used), 2},
+                                            RecurrentPointer{part.bias, part.given.bias, optional_if(used), 2},
+                                            RecurrentPointer{part.state, part.given.state, needed_if(used), 2}}) {
+      if (auto ok = check_recurrent_pointer(pointer); !ok) return ok;
+    }
+    const LeanShortConv& conv = bound.conv[i];
+    if (!used) continue;
+    if (auto ok = detail::check_strides({"an element", 1, 2, /*written=*/true, /*alignment=*/2},
+                                        {{part.token_stride, conv.token_stride, conv_tokens(problem)},
+                                         {part.channel_stride, conv.channel_stride, part.channels},
+                                         {part.slot_stride, conv.slot_stride, args.slot_count}});
+        !ok)
+      return ok;
+  }
+  return {};
 }
 
 }  // namespace
@@ -118,11 +167,12 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
   const int entries = problem.snapshots ? problem.tokens : 1;
   const unsigned gate_bytes = given ? 4 : 2;
   const int gate_size = static_cast<int>(gate_bytes);
+  const unsigned key_bytes = problem.conv_width > 0 ? 2 : kVector;
   const Use gated = needed_if(problem.output_gate != OutputGate::none);
   const Use a = needed_if(!constant), b = needed_if(has_weights(problem));
   const RecurrentRows of_tokens[] = {
-      {{"q", args.q, Use::needed, kVector}, "qk_heads * key_dim", keys, 2, "q_stride", bound.q_stride},
-      {{"k", args.k, Use::needed, kVector}, "qk_heads * key_dim", keys, 2, "k_stride", bound.k_stride},
+      {{"q", args.q, Use::needed, key_bytes}, "qk_heads * key_dim", keys, 2, "q_stride", bound.q_stride},
+      {{"k", args.k, Use::needed, key_bytes}, "qk_heads * key_dim", keys, 2, "k_stride", bound.k_stride},
       {{"v", args.v, Use::needed, 2}, "v_heads * value_dim", values, 2, "v_stride", bound.v_stride},
       {{"o", args.o, Use::needed, 2}, "v_heads * value_dim", values, 2, "o_stride", bound.o_stride, true},
       {{"z", args.z, gated, 2}, "v_heads * value_dim", values, 2, "z_stride", bound.z_stride},
@@ -160,6 +210,7 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
         RecurrentPointer{"token_offsets", args.token_offsets, needed_if(problem.ragged), 4}}) {
     if (auto ok = check_recurrent_pointer(pointer); !ok) return tl::unexpected(ok.error());
   }
+  if (auto ok = check_convolution(problem, args, bound); !ok) return tl::unexpected(ok.error());
   return bound;
 }
 
@@ -180,11 +231,22 @@ Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArg
                                         {args.token_offsets, requests + 1, &offsets}}) {
     if (auto ok = read(from, count, *to); !ok) return ok;
   }
+  std::vector<unsigned> readers;
+  if (problem.conv_width > 0) {
+    readers.resize(requests * static_cast<std::size_t>(problem.qk_heads));
+    const auto bytes = static_cast<std::int64_t>(readers.size() * sizeof(unsigned));
+    if (auto ok = copy_to_host_async(readers.data(), args.readers, bytes, stream); !ok) return ok;
+  }
   const auto api = driver();
   if (!api) return tl::unexpected(api.error());
   if (auto ok = leanattn::check((*api)->cuStreamSynchronize(stream), "cuStreamSynchronize", ErrorCode::launch_failed);
       !ok)
     return ok;
+
+  const auto counted = std::find_if(readers.begin(), readers.end(), [](unsigned count) { return count != 0; });
+  if (counted != readers.end())
+    return detail::invalid(fmt::format("readers[{}] is {} before a launch", counted - readers.begin(), *counted),
+                           "Zero them once; launches that may run at the same time have readers of their own.");
 
   struct Use {
     std::size_t request;
@@ -216,6 +278,7 @@ Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArg
                           std::clamp<std::int64_t>(accepted[request], 1, static_cast<std::int64_t>(entries)) - 1)];
     if (start < args.first_slot || start >= args.slot_count) continue;
     use(request, start, !problem.snapshots && out_slots.empty());
+    if (problem.conv_width > 0) use(request, slots[first], out_slots.empty());
     for (std::size_t t = 0; t < (problem.snapshots ? tokens : out_slots.empty() ? 0 : 1); ++t)
       use(request, out_slots.empty() ? slots[first + t] : out_slots[first_out + t], true);
   }

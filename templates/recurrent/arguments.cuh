@@ -5,6 +5,15 @@
 // All pointers are device pointers. Strides count elements. The tokens of a request follow each other; those of all
 // requests are the rows of q, k, v, o and of the gates. A slot below first_slot, or not below slot_count, is a null
 // slot: it is neither read nor written.
+
+// The short convolution of the channels of q, of k, or of v. Strides count elements.
+struct LeanShortConv {
+  const void* weight;  // [channels, width], the newest token's last
+  const void* bias;    // [channels]; or null
+  void* state;         // [slots, channels, tokens] by the strides, the newest token last
+  long long slot_stride, channel_stride, token_stride;
+};
+
 struct LeanRecurrentArgs {
   const int* slots;          // [batch, slots_stride]: where states begin: entry 0, or accepted - 1
   const int* accepted;       // [batch]: tokens of the step before that were accepted, at least 1; or null: entry 0
@@ -30,5 +39,15 @@ struct LeanRecurrentArgs {
   float norm_eps;     // of the L2 norm of q and k
   float lower_bound;  // of the gates' logarithms, where they are bounded
   float output_eps;   // of the output's norm
+#if !defined(__CUDACC__) || defined(LEAN_CONVOLVES)
+
+  // Kernels with a short convolution only. Others have a shorter argument block, of which the driver copies no more.
+  LeanShortConv conv[3];  // of q, k and v, which hold what goes into it; its state lies in entry 0 of a request's slots
+  unsigned* readers;      // [batch, qk heads]: CTAs that have read a state of q and k; all zero between launches
+#endif
 };
+#if !defined(__CUDACC__) || defined(LEAN_CONVOLVES)
+static_assert(sizeof(LeanRecurrentArgs) == 376, "host and device must agree on the argument block");
+#else
 static_assert(sizeof(LeanRecurrentArgs) == 224, "host and device must agree on the argument block");
+#endif

@@ -1,9 +1,8 @@
 // recurrent/output.cuh -- how the output of a token is written: as it is, or normalised over the rows of V and gated,
-// for which the CTAs that share a head tell each other their sums of squares.
+// for which the CTAs that share a head, a cluster then, tell each other their sums of squares.
 constexpr int kOutputSilu = 1;
 constexpr bool kGatesOutput = kOutputGate != 0;
 constexpr int kHeadWarps = kValueDim / kWarpRows;  // of all CTAs that share a head
-constexpr int kHeadCtas = kHeadWarps / kWarps;     // which are a cluster then
 
 // The sum over the lanes of a warp.
 LEAN_DEVICE float sum_of_warp(float x) {

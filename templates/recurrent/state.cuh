@@ -5,6 +5,8 @@ constexpr int kChunkColumns = 16 / kStateBytes;                 // columns of 16
 constexpr int kChunks = kKeyDim / (kRowLanes * kChunkColumns);  // of a row that a lane has
 constexpr int kColumns = kChunks * kChunkColumns;               // columns that a lane has
 constexpr int kLaneRows = kWarpRows * kRowLanes / 32;           // rows that a lane has a part of
+constexpr int kCtaRows = kWarps * kWarpRows;
+constexpr int kHeadCtas = kValueDim / kCtaRows;  // that share a head
 static_assert(kKeyDim % (kRowLanes * kChunkColumns) == 0, "each lane has whole chunks of a row");
 static_assert(kWarpRows * kRowLanes % 32 == 0 && kLaneRows <= kRowLanes, "each row of a warp has a lane that writes o");
 

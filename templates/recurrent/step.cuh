@@ -52,23 +52,19 @@ LEAN_DEVICE float read_row(const float (&s)[kColumns], const float (&key)[kColum
   return sum_of_row(sum);
 }
 
-LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Token& token, const Update& update,
-                            const float (&k)[kColumns], const float (&q)[kColumns], float skip) {
+LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Update& update, const float (&k)[kColumns],
+                            const float (&q)[kColumns], const float (&v)[kLaneRows], float skip) {
   LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
     float(&s)[kColumns] = state.s[row];
     LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] *= update.decay[kDecays == 1 ? 0 : i];
-    const float v = Element::unpack(token.v[row]).x, read = read_row(s, q);
-    float u = update.weight * v;
-    if constexpr (kDelta) u = update.weight * (v - read_row(s, k) * update.key_norm);
+    const float read = read_row(s, q);
+    float u = update.weight * v[row];
+    if constexpr (kDelta) u = update.weight * (v[row] - read_row(s, k) * update.key_norm);
     const float along_key = u * update.key_norm;
     LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(along_key, k[i], s[i]);
     o[row] = fmaf(read, update.query_norm, u * update.kq);
-    if constexpr (kSkip) o[row] = fmaf(skip, v, o[row]);
+    if constexpr (kSkip) o[row] = fmaf(skip, v[row], o[row]);
   }
-}
-
-LEAN_DEVICE bool is_null(const LeanRecurrentArgs& args, int slot) {
-  return slot < args.first_slot || slot >= args.slot_count;
 }
 
 extern "C" __global__ void
@@ -91,15 +87,18 @@ __cluster_dims__(kHeadCtas)
     first_token = load_input<int>(args.token_offsets + place.request);
     tokens = min(load_input<int>(args.token_offsets + place.request + 1) - (int)first_token, kTokens);
   }
+  [[maybe_unused]] int first_entry = 0;
   if constexpr (kSnapshots) {
     if (args.accepted != nullptr)
-      slot = __shfl_sync(kFullMask, in_slot, min(max(load_input<int>(args.accepted + place.request), 1), kTokens) - 1);
-    else
-      slot = __shfl_sync(kFullMask, in_slot, 0);
+      first_entry = min(max(load_input<int>(args.accepted + place.request), 1), kTokens) - 1;
+    slot = __shfl_sync(kFullMask, in_slot, first_entry);
   }
   const Head head = load_head(args, place);
   Token token;
   if (!kRagged || tokens > 0) token = load_token(args, place, first_token);
+#if defined(LEAN_CONVOLVES)
+  const Taps taps = load_taps(args, place, first_token, tokens, __shfl_sync(kFullMask, in_slot, 0), first_entry);
+#endif
   const bool has_state = !is_null(args, slot) && tokens > 0;
   State state;
   load_state(state, state_at(args, place, slot), has_state);
@@ -108,15 +107,26 @@ __cluster_dims__(kHeadCtas)
     for (int t = 0; t < tokens; t++) store_output(args, place, first_token + t, 0.0f);
     return;
   }
+#if defined(LEAN_CONVOLVES)
+  const int conv_slot = __shfl_sync(kFullMask, out_slot, 0);
+  convolve(place, taps);
+  const u32 readers_before = threadIdx.x == 0 ? count_reader(args, place) : 0;
+  if (!is_null(args, conv_slot)) store_seen(args, place, tokens, conv_slot, false);
+#endif
 
   for (int t = 0; t < tokens; t++) {
-    float k[kColumns], q[kColumns], o[kLaneRows];
-    unpack_columns(k, token.k);
-    unpack_columns(q, token.q);
+    float k[kColumns], q[kColumns], v[kLaneRows], o[kLaneRows];
+    if constexpr (kConvWidth > 0) {
+      read_convolved(place, t, q, k, v);
+    } else {
+      unpack_columns(k, token.k);
+      unpack_columns(q, token.q);
+      LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) v[row] = Element::unpack(token.v[row]).x;
+    }
     const Token taken = token;
     if (t + 1 < tokens) token = load_token(args, place, first_token + t + 1);
     const Update update = update_of(args, head, taken, k, q);
-    take_token(state, o, taken, update, k, q, head.skip);
+    take_token(state, o, update, k, q, v, head.skip);
     float mine = own_output(place, o);
     if constexpr (!kGatesOutput) store_output(args, place, first_token + t, mine);
     if (kSnapshots || t + 1 == tokens) {
@@ -128,4 +138,7 @@ __cluster_dims__(kHeadCtas)
       store_output(args, place, first_token + t, mine);
     }
   }
+#if defined(LEAN_CONVOLVES)
+  if (is_last_reader(readers_before) && !is_null(args, conv_slot)) store_seen(args, place, tokens, conv_slot, true);
+#endif
 }

@@ -28,6 +28,7 @@ struct Head {
 };
 
 struct Token {
+  // Not of a token that goes through a convolution.
   u32 q[kColumns / 2], k[kColumns / 2];
   unsigned short v[kLaneRows];
   u32 gate[kDecays], weight;  // bits
@@ -38,6 +39,10 @@ struct Token {
 LEAN_DEVICE int gate_index(const Place& place, int i) {
   if constexpr (kDecay != kDecayOfChannel) return place.head;
   return place.head * kKeyDim + column_of(place, i / kChunkColumns) + i % kChunkColumns;
+}
+
+LEAN_DEVICE bool is_null(const LeanRecurrentArgs& args, int slot) {
+  return slot < args.first_slot || slot >= args.slot_count;
 }
 
 // The bits of a gate or weight, and its value.
@@ -86,12 +91,14 @@ LEAN_DEVICE void load_columns(u32 (&words)[kColumns / 2], const Place& place, co
 
 LEAN_DEVICE Token load_token(const LeanRecurrentArgs& args, const Place& place, i64 token) {
   Token x;
-  const int key_head = place.head / kGroup;
-  load_columns(x.k, place, (const char*)args.k + 2 * (token * args.k_stride + key_head * kKeyDim));
-  load_columns(x.q, place, (const char*)args.q + 2 * (token * args.q_stride + key_head * kKeyDim));
-  const unsigned short* const v =
-      (const unsigned short*)args.v + token * args.v_stride + place.head * kValueDim + place.row;
-  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) x.v[row] = load_input<unsigned short>(v + row);
+  if constexpr (kConvWidth == 0) {
+    const int key_head = place.head / kGroup;
+    load_columns(x.k, place, (const char*)args.k + 2 * (token * args.k_stride + key_head * kKeyDim));
+    load_columns(x.q, place, (const char*)args.q + 2 * (token * args.q_stride + key_head * kKeyDim));
+    const unsigned short* const v =
+        (const unsigned short*)args.v + token * args.v_stride + place.head * kValueDim + place.row;
+    LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) x.v[row] = load_input<unsigned short>(v + row);
+  }
   LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
     x.gate[i] = 0;
     if constexpr (kBringsGates) x.gate[i] = load_gate(args.a, token * args.a_stride + gate_index(place, i));

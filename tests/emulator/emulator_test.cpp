@@ -406,9 +406,27 @@ TEST_F(PlantedRecurrentFaults, AStateThatIsWrong) {
   EXPECT_NE(check(spec, "+ head.bias[i]", ""), "");
   const RecurrentSpec drafts = spec_of(RecurrentKind::kda, 3);
   EXPECT_NE(check(drafts, "out_slot, kSnapshots ? t : 0", "out_slot, 0"), "") << "all tokens' states go to one slot";
-  EXPECT_NE(check(drafts, "kTokens) - 1);", "kTokens) * 0);"), "") << "the step begins at the first entry";
+  EXPECT_NE(check(drafts, "1), kTokens) - 1;", "1), kTokens) * 0;"), "") << "the step begins at the first entry";
   EXPECT_NE(check(drafts, "const Token taken = token;", "const Token taken = load_token(args, place, first_token);"),
             "");
+}
+
+TEST_F(PlantedRecurrentFaults, AConvolutionWhoseStateIsWrong) {
+  RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 1);
+  spec.problem.conv_width = 4;
+  EXPECT_EQ(check(spec), "");
+  EXPECT_NE(check(spec, "before == kReaders - 1", "true"), "") << "a CTA writes what others have yet to read";
+  EXPECT_NE(check(spec, "before == kReaders - 1", "before == 0"), "") << "the first one writes";
+  EXPECT_NE(check(spec, "before == kReaders - 1", "false"), "");
+  EXPECT_NE(check(spec, "\"r\"(kReaders - 1)", "\"r\"(kReaders)"), "") << "counters are left behind";
+  EXPECT_NE(check(spec, "seen[first + j]", "seen[j]"), "") << "the state stays";
+  EXPECT_NE(check(spec, "channel.there && conv.bias != nullptr", "false"), "");
+  EXPECT_NE(check(spec, "sum / (1.0f + expf(-sum))", "sum"), "");
+  RecurrentSpec drafts = spec_of(RecurrentKind::kda, 3);
+  drafts.problem.conv_width = 3, drafts.problem.ragged = true;
+  EXPECT_EQ(check(drafts), "");
+  EXPECT_NE(check(drafts, "slot, past + j)", "slot, j)"), "") << "tokens that were not accepted count";
+  EXPECT_NE(check(drafts, "kSnapshots ? 1 : tokens", "tokens"), "");
 }
 
 /// A step of prefill and decode, with one walk and with two. Its times are the emulator's and say nothing.

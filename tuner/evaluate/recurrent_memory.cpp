@@ -20,6 +20,7 @@ constexpr std::int64_t kBlockBytes = 16 << 20;  // of random bytes that repeat i
 Result<void> fill_random(const DeviceBuffer& buffer, const std::vector<std::uint16_t>& block, const Stream& stream) {
   const auto block_bytes = static_cast<std::int64_t>(block.size() * 2);
   const std::int64_t first = std::min(block_bytes, buffer.bytes());
+  if (first == 0) return {};
   if (auto ok = copy_to_device(buffer.data(), block.data(), first, stream); !ok) return ok;
   for (std::int64_t at = first; at < buffer.bytes(); at += block_bytes) {
     const std::int64_t bytes = std::min(block_bytes, buffer.bytes() - at);
@@ -51,8 +52,7 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   const std::int64_t slots = std::int64_t{batch} * memory.slots_of_request(),
                      tokens = std::int64_t{batch} * problem.tokens;
   memory.bytes_of_copy_ = slots * state_bytes(problem);
-  const std::int64_t row =
-      std::int64_t{2} * problem.qk_heads * problem.key_dim + std::int64_t{problem.v_heads} * problem.value_dim;
+  const std::int64_t row = memory.channels(), conv_row = problem.conv_width > 0 ? row : 0;
   const std::int64_t gate_bytes = problem.gates == Gates::given ? 4 : 2;
   const std::pair<DeviceBuffer*, std::int64_t> sizes[] = {
       {&memory.pool_, copies * memory.bytes_of_copy_},
@@ -62,6 +62,9 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.gates_, copies * tokens * (gates_of_token(problem) + problem.v_heads) * gate_bytes},
       {&memory.o_, copies * tokens * problem.v_heads * problem.value_dim * 2},
       {&memory.z_, copies * tokens * problem.v_heads * problem.value_dim * 2},
+      {&memory.conv_states_, copies * slots * conv_row * conv_tokens(problem) * 2},
+      {&memory.conv_weights_, conv_row * problem.conv_width * 2},
+      {&memory.readers_, std::int64_t{4} * batch * problem.qk_heads},
       {&memory.constants_,
        std::int64_t{4} * (gates_of_token(problem) + std::int64_t{2} * problem.v_heads + problem.value_dim)}};
   for (const auto& [buffer, bytes] : sizes) {
@@ -73,7 +76,9 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   const auto elements = random_block(kBlockBytes, false, problem.dtype);
   if (auto ok = fill_random(memory.pool_, random_block(kBlockBytes, fp32, DType::bf16), stream); !ok)
     return tl::unexpected(ok.error());
-  for (const DeviceBuffer* buffer : {&memory.inputs_, &memory.z_}) {
+  if (auto ok = fill_bytes_async(memory.readers_.data(), 0, memory.readers_.bytes(), stream.get()); !ok)
+    return tl::unexpected(ok.error());
+  for (const DeviceBuffer* buffer : {&memory.inputs_, &memory.z_, &memory.conv_states_, &memory.conv_weights_}) {
     if (auto ok = fill_random(*buffer, elements, stream); !ok) return tl::unexpected(ok.error());
   }
   const auto logs = random_block(kBlockBytes, true, DType::bf16);
@@ -99,7 +104,7 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   const std::int64_t slots = std::int64_t{batch_} * slots_of_request(), tokens = std::int64_t{batch_} * problem_.tokens;
   const std::int64_t keys = std::int64_t{problem_.qk_heads} * problem_.key_dim,
                      values = std::int64_t{problem_.v_heads} * problem_.value_dim;
-  const std::int64_t gate_bytes = problem_.gates == Gates::given ? 4 : 2, row = 2 * keys + values;
+  const std::int64_t gate_bytes = problem_.gates == Gates::given ? 4 : 2, row = channels();
   char* const inputs = static_cast<char*>(inputs_.at(copy * tokens * row * 2));
   char* const gates =
       static_cast<char*>(gates_.at(copy * tokens * (gates_of_token(problem_) + problem_.v_heads) * gate_bytes));
@@ -123,6 +128,17 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   args.slot_count = static_cast<int>(slots);
   args.scale = 1 / std::sqrt(static_cast<float>(problem_.key_dim)), args.norm_eps = 1e-6F, args.lower_bound = -5,
   args.output_eps = 1e-6F;
+  if (problem_.conv_width == 0) return args;
+  // As vLLM stores states: all channels of a token beside each other.
+  const std::int64_t tokens_of_slot = conv_tokens(problem_), first[] = {0, keys, 2 * keys};
+  for (std::size_t i = 0; i < 3; ++i)
+    args.conv[i] = {.weight = conv_weights_.at(2 * first[i] * problem_.conv_width),
+                    .bias = nullptr,
+                    .state = conv_states_.at(2 * (copy * slots * tokens_of_slot * row + first[i])),
+                    .slot_stride = tokens_of_slot * row,
+                    .channel_stride = 1,
+                    .token_stride = row};
+  args.readers = readers_.as<unsigned>();
   return args;
 }
 

@@ -21,11 +21,15 @@ class RecurrentMemory {
  private:
   RecurrentMemory(const RecurrentProblem& problem, int batch) : problem_(problem), batch_(batch) {}
   int slots_of_request() const { return problem_.snapshots ? problem_.tokens : 1; }
+  /// Of q, k and v together.
+  std::int64_t channels() const {
+    return std::int64_t{2} * problem_.qk_heads * problem_.key_dim + std::int64_t{problem_.v_heads} * problem_.value_dim;
+  }
 
   RecurrentProblem problem_;
   int batch_;
   std::int64_t bytes_of_copy_ = 0;
-  DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, z_, constants_;
+  DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, z_, constants_, conv_states_, conv_weights_, readers_;
 };
 
 }  // namespace v1

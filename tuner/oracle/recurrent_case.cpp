@@ -97,10 +97,7 @@ void RecurrentCase::draw() {
   state_stride_ = elements_of_slot() + (options_.padded ? 64 : 0);
   scale_ = 1 / std::sqrt(static_cast<float>(problem_.key_dim));
 
-  const auto fill = [&](auto& array, std::int64_t count, const auto& each) {
-    array.host.resize(static_cast<std::size_t>(count));
-    for (auto& value : array.host) value = each();
-  };
+  const auto fill = [](auto& array, std::int64_t count, const auto& each) { array.fill(count, each); };
   fill(q_, rows() * q_stride_, [&] { return element(-1, 1); });
   fill(k_, rows() * q_stride_, [&] { return element(-1, 1); });
   fill(v_, rows() * v_stride_, [&] { return element(-1, 1); });
@@ -120,6 +117,7 @@ void RecurrentCase::draw() {
     fill(norm_weight_, problem_.value_dim, [&] { return static_cast<float>(uniform(0.5, 2)); });
   }
   fill(skip_, problem_.v_heads, [&] { return static_cast<float>(uniform(-1, 1)); });
+  if (problem_.conv_width > 0) convolution_.draw(problem_, batch, slot_count_, options_.padded, random);
   const auto state = [&] { return static_cast<float>(uniform(-1, 1)); };
   if (problem_.state == StateType::fp32) {
     fill(pool_, slot_count_ * state_stride_, [&] { return std::bit_cast<std::uint32_t>(state()); });
@@ -129,14 +127,9 @@ void RecurrentCase::draw() {
 }
 
 Result<void> RecurrentCase::upload(const Stream& stream) {
-  Result<void> ok;
+  Result<void> ok = convolution_.upload(stream);
   const auto copy = [&](auto& array) {
-    if (!ok || array.host.empty()) return;
-    const auto bytes = static_cast<std::int64_t>(array.host.size() * sizeof(array.host[0]));
-    auto buffer = DeviceBuffer::allocate(bytes);
-    if (!buffer) return static_cast<void>(ok = tl::unexpected(buffer.error()));
-    array.device = *std::move(buffer);
-    ok = copy_to_device(array.device.data(), array.host.data(), bytes, stream);
+    if (ok) ok = array.upload(stream);
   };
   for (auto* array : {&slots_, &accepted_, &offsets_, &out_slots_}) copy(*array);
   for (auto* array : {&q_, &k_, &v_, &a_, &b_, &z_, &pool16_}) copy(*array);
@@ -159,15 +152,53 @@ double RecurrentCase::state_value(const std::vector<std::uint32_t>& pool, const 
                                            : value_of(DType::bf16, pool16[i]);
 }
 
+RecurrentConvolution::Request RecurrentCase::conv_request(int request, int launch) const {
+  const int from = slots_.host[slot_index(request, 0)],
+            to = options_.moved ? out_slots_.host[slot_index(request, 0)] : from;
+  return {.from = is_null(from) ? -1 : from,
+          .to = is_null(to) ? -1 : to,
+          .past = problem_.snapshots ? accepted_.host[static_cast<std::size_t>(request)] - 1 : 0,
+          .tokens = tokens_of(request),
+          .first_token = first_token(request, launch)};
+}
+
+std::pair<std::span<const std::uint16_t>, std::int64_t> RecurrentCase::rows_of(std::size_t part) const {
+  if (part == 2) return {v_.host, v_stride_};
+  return {part == 0 ? q_.host : k_.host, q_stride_};
+}
+
 template <class Real>
-RecurrentToken<Real> RecurrentCase::token_of(std::int64_t token, int head) const {
+RecurrentCase::Inputs<Real> RecurrentCase::inputs_of(int request, int launch, const Expected<Real>& before) const {
+  Inputs<Real> inputs;
+  const RecurrentConvolution::Request taken = conv_request(request, launch);
+  for (std::size_t part = 0; part < inputs.size(); ++part) {
+    const auto [rows, stride] = rows_of(part);
+    if (problem_.conv_width > 0) {
+      inputs[part] = convolution_.values<Real>(part, before.conv_states, taken, rows, stride);
+      continue;
+    }
+    const int columns = part == 2 ? problem_.v_heads * problem_.value_dim : problem_.qk_heads * problem_.key_dim;
+    for (int t = 0; t < taken.tokens; ++t) {
+      for (const std::uint16_t bits :
+           rows.subspan(static_cast<std::size_t>((taken.first_token + t) * stride), static_cast<std::size_t>(columns)))
+        inputs[part].push_back(static_cast<Real>(value_of(problem_.dtype, bits)));
+    }
+  }
+  return inputs;
+}
+
+template <class Real>
+RecurrentToken<Real> RecurrentCase::token_of(const Inputs<Real>& inputs, int t, std::int64_t token, int head) const {
   const RecurrentUpdate& update = update_of(problem_.kind);
-  const std::int64_t key_head = head / (problem_.v_heads / problem_.qk_heads),
-                     key_at = token * q_stride_ + key_head * problem_.key_dim;
+  const auto part_of_head = [&](std::size_t part, int heads, int of_head, int dim) {
+    const auto first = inputs[part].begin() + (static_cast<std::ptrdiff_t>(t) * heads + of_head) * dim;
+    return std::vector<Real>(first, first + dim);
+  };
+  const int key_head = head / (problem_.v_heads / problem_.qk_heads);
   const auto gates = static_cast<std::size_t>(gates_of_token(problem_) / problem_.v_heads);
-  RecurrentToken<Real> taken{.q = values_of<Real>(q_.host, key_at, problem_.key_dim),
-                             .k = values_of<Real>(k_.host, key_at, problem_.key_dim),
-                             .v = values_of<Real>(v_.host, value_at(token, head), problem_.value_dim),
+  RecurrentToken<Real> taken{.q = part_of_head(0, problem_.qk_heads, key_head, problem_.key_dim),
+                             .k = part_of_head(1, problem_.qk_heads, key_head, problem_.key_dim),
+                             .v = part_of_head(2, problem_.v_heads, head, problem_.value_dim),
                              .gates = std::vector<Real>(gates)};
   for (std::size_t i = 0; i < gates; ++i) {
     const std::size_t gate = static_cast<std::size_t>(head) * gates + i,
@@ -189,7 +220,7 @@ RecurrentToken<Real> RecurrentCase::token_of(std::int64_t token, int head) const
 }
 
 template <class Real>
-void RecurrentCase::take_tokens(int request, int h, int launch, Expected<Real>& out) const {
+void RecurrentCase::take_tokens(const Inputs<Real>& inputs, int request, int h, int launch, Expected<Real>& out) const {
   const auto head = static_cast<std::size_t>(h), values = static_cast<std::size_t>(problem_.value_dim);
   const std::int64_t of_head = std::int64_t{problem_.value_dim} * problem_.key_dim;
   const auto at_slot = [&](int slot) {
@@ -206,7 +237,7 @@ void RecurrentCase::take_tokens(int request, int h, int launch, Expected<Real>& 
     const std::int64_t token = first_token(request, launch) + t;
     const std::span<Real> o =
         std::span(out.o).subspan((static_cast<std::size_t>(token * problem_.v_heads) + head) * values, values);
-    take_token<Real>(problem_, of_kind, token_of<Real>(token, h), state, o);
+    take_token<Real>(problem_, of_kind, token_of<Real>(inputs, t, token, h), state, o);
     if (problem_.output_gate != OutputGate::none) {
       const std::vector<Real> z = values_of<Real>(z_.host, value_at(token, h), problem_.value_dim),
                               weight(norm_weight_.host.begin(), norm_weight_.host.end());
@@ -223,10 +254,16 @@ RecurrentCase::Expected<Real> RecurrentCase::expected() const {
   out.state.resize(static_cast<std::size_t>(slot_count_ * state_stride_));
   for (std::size_t i = 0; i < out.state.size(); ++i)
     out.state[i] = static_cast<Real>(state_value(pool_.host, pool16_.host, i));
+  out.conv_states = convolution_.fresh();
   for (int launch = 0; launch < options_.launches; ++launch) {
     for (int request = 0; request < options_.batch; ++request) {
-      for (int head = 0; head < problem_.v_heads && !is_null(start_slot(request)); ++head)
-        take_tokens(request, head, launch, out);
+      if (is_null(start_slot(request))) continue;
+      const Inputs<Real> inputs = inputs_of<Real>(request, launch, out);
+      for (int head = 0; head < problem_.v_heads; ++head) take_tokens(inputs, request, head, launch, out);
+      for (std::size_t part = 0; part < inputs.size() && problem_.conv_width > 0; ++part) {
+        const auto [rows, stride] = rows_of(part);
+        convolution_.take(part, out.conv_states, conv_request(request, launch), rows, stride);
+      }
     }
   }
   return out;

@@ -2,11 +2,16 @@
 // of a kernel on it. One thread at a time, with the GPU's context current.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/recurrent/recurrent_kernel.hpp"
+#include "tuner/oracle/case_array.hpp"
+#include "tuner/oracle/recurrent_convolution.hpp"
 #include "tuner/oracle/recurrent_oracle.hpp"
 
 namespace leanattn {
@@ -47,18 +52,16 @@ class RecurrentCase {
   RecurrentCase(const RecurrentProblem& problem, const RecurrentCaseOptions& options)
       : problem_(problem), options_(options) {}
 
-  /// An array of the host and its copy on the device.
-  template <class Element>
-  struct Array {
-    std::vector<Element> host;
-    DeviceBuffer device;
-  };
   /// What a request's outputs and stored states must be, in one precision.
   template <class Real>
   struct Expected {
     std::vector<Real> o;      ///< [tokens of all requests, v_heads, value_dim]
     std::vector<Real> state;  ///< the pool: [slots, v_heads, value_dim, key_dim]
+    RecurrentConvolution::States conv_states;
   };
+  /// q, k and v of a request's tokens in a launch, after the convolution if there is one: [tokens, heads, dim].
+  template <class Real>
+  using Inputs = std::array<std::vector<Real>, RecurrentConvolution::kParts>;
 
   /// What a kernel wrote: outputs, and the pool as the case has it.
   struct Got {
@@ -72,10 +75,12 @@ class RecurrentCase {
   LeanRecurrentArgs arguments(const DeviceBuffer& pool, const DeviceBuffer& o, int launch) const;
 
   template <class Real>
-  RecurrentToken<Real> token_of(std::int64_t token, int head) const;
+  Inputs<Real> inputs_of(int request, int launch, const Expected<Real>& before) const;
+  template <class Real>
+  RecurrentToken<Real> token_of(const Inputs<Real>& inputs, int t, std::int64_t token, int head) const;
   /// One head of a request takes all of its tokens.
   template <class Real>
-  void take_tokens(int request, int head, int launch, Expected<Real>& out) const;
+  void take_tokens(const Inputs<Real>& inputs, int request, int head, int launch, Expected<Real>& out) const;
   template <class Real>
   Expected<Real> expected() const;
 
@@ -95,6 +100,9 @@ class RecurrentCase {
   int tokens_of(int request) const;
   std::int64_t first_token(int request, int launch) const;
   std::int64_t rows() const { return tokens_ * options_.launches; }  ///< of q, k, v, o and gates
+  RecurrentConvolution::Request conv_request(int request, int launch) const;
+  /// Bits of q, k or v, and from token to token.
+  std::pair<std::span<const std::uint16_t>, std::int64_t> rows_of(std::size_t part) const;
   /// Where a request's entry lies in the list of slots.
   std::size_t slot_index(int request, int entry) const;
   /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored.
@@ -112,11 +120,12 @@ class RecurrentCase {
   std::int64_t q_stride_ = 0, v_stride_ = 0, a_stride_ = 0, b_stride_ = 0, state_stride_ = 0;
   int slots_stride_ = 1;
   float scale_ = 1, norm_eps_ = 1e-6F, lower_bound_ = -5, output_eps_ = 1e-5F;
-  Array<int> slots_, accepted_, offsets_, out_slots_;
-  Array<std::uint16_t> q_, k_, v_, a_, b_, z_;
-  Array<float> given_a_, given_b_, a_log_, dt_bias_, skip_, norm_weight_;
-  Array<std::uint32_t> pool_;    ///< an fp32 state's bits
-  Array<std::uint16_t> pool16_;  ///< a bf16 state's
+  CaseArray<int> slots_, accepted_, offsets_, out_slots_;
+  CaseArray<std::uint16_t> q_, k_, v_, a_, b_, z_;
+  CaseArray<float> given_a_, given_b_, a_log_, dt_bias_, skip_, norm_weight_;
+  CaseArray<std::uint32_t> pool_;    ///< an fp32 state's bits
+  CaseArray<std::uint16_t> pool16_;  ///< a bf16 state's
+  RecurrentConvolution convolution_;
   Expected<double> oracle_;
   Expected<float> plain_;
 };

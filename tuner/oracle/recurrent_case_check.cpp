@@ -80,9 +80,12 @@ Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, con
   if (auto ok = copy_on_device_async(pool->data(), fresh, pool_bytes, stream.get()); !ok)
     return tl::unexpected(ok.error());
   if (auto ok = fill_bytes_async(o->data(), kPoisonByte, o_bytes, stream.get()); !ok) return tl::unexpected(ok.error());
+  const auto convolution = convolution_.start(stream);
+  if (!convolution) return tl::unexpected(convolution.error());
   for (int launch = 0; launch < options_.launches; ++launch) {
-    if (auto ok = kernel.launch(arguments(*pool, *o, launch), options_.batch, stream.get()); !ok)
-      return tl::unexpected(ok.error());
+    LeanRecurrentArgs args = arguments(*pool, *o, launch);
+    convolution_.bind(*convolution, args);
+    if (auto ok = kernel.launch(args, options_.batch, stream.get()); !ok) return tl::unexpected(ok.error());
   }
   Got got{.o = std::vector<std::uint16_t>(static_cast<std::size_t>(rows() * v_stride_)),
           .pool = std::vector<std::uint32_t>(pool_.host.size()),
@@ -93,6 +96,9 @@ Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, con
   RecurrentOutcome outcome;
   compare_outputs(got, outcome);
   compare_states(got, outcome);
+  const auto wrong = convolution_.compare(*convolution, oracle_.conv_states, stream);
+  if (!wrong) return tl::unexpected(wrong.error());
+  if (!wrong->empty()) outcome.fail(*wrong);
   return outcome;
 }
 

@@ -60,6 +60,14 @@ void normalise(std::vector<Real>& x, Real eps) {
 
 }  // namespace detail
 
+/// What comes out of the short convolution for the newest token of `inputs`; the oldest one is the first.
+template <class Real>
+Real convolve(std::span<const Real> weight, Real bias, std::span<const Real> inputs) {
+  Real sum = bias;
+  for (std::size_t i = 0; i < weight.size(); ++i) sum += weight[i] * inputs[i];
+  return sum * detail::sigmoid(sum);
+}
+
 /// What becomes of a head's output where it is gated.
 template <class Real>
 void gate_output(const RecurrentProblem& problem, Real eps, std::span<const Real> weight, std::span<const Real> z,

@@ -28,6 +28,8 @@ TEST(RecurrentProblem, RefusesWhatHasNoKernelAndSaysWhy) {
   EXPECT_EQ(refused([](auto& p) { p.key_dim = 80; }), "key_dim is 80. Give a multiple of 32 from 32 to 256.");
   EXPECT_EQ(refused([](auto& p) { p.gates = Gates::bounded; }),
             "bounded gates of kind gated_delta. Choose one of: softplus, given");
+  EXPECT_EQ(refused([](auto& p) { p.conv_width = 5; }),
+            "conv_width is 5. Give 2 to 4, or 0 where q, k and v have gone through it.");
   EXPECT_EQ(refused([](auto&) {}), "");
 }
 
@@ -41,6 +43,16 @@ TEST(RecurrentProblem, CountsAStateOnceForEachTimeThatItIsReadOrWritten) {
   EXPECT_EQ(state_traffic(problem, 4), 40 << 20);
   problem.state = StateType::bf16;
   EXPECT_EQ(state_traffic(problem, 4), 20 << 20);
+}
+
+TEST(RecurrentProblem, AConvolutionsStateHasTokensThatMayNotBeAccepted) {
+  RecurrentProblem problem;
+  problem.conv_width = 4;
+  EXPECT_EQ(conv_tokens(problem), 3);
+  problem.tokens = 5;
+  EXPECT_EQ(conv_tokens(problem), 3) << "all are accepted";
+  problem.snapshots = true;
+  EXPECT_EQ(conv_tokens(problem), 7);
 }
 
 TEST(RecurrentSpec, RowsOfACtaDivideAHead) {
@@ -65,6 +77,7 @@ TEST(RecurrentSpec, EverySearchSpaceHasKernels) {
         for (const OutputGate gate : {OutputGate::none, OutputGate::silu}) {
           RecurrentProblem problem = usual_problem(kind);
           problem.key_dim = problem.value_dim = dim, problem.state = state, problem.output_gate = gate;
+          problem.conv_width = gate == OutputGate::none && dim < 256 ? 4 : 0;
           for (const Arch arch : matrix_arches()) {
             // Before sm_90 a CTA has all rows of a head whose output is gated.
             if (gate != OutputGate::none && arch.major < 9 && dim != 32 && dim != 64 && dim != 128) continue;
@@ -86,6 +99,9 @@ TEST(RecurrentSpec, AKernelHasOnlyWhatItsUpdateNeeds) {
   EXPECT_EQ(delta.find("args.token_offsets["), std::string::npos) << "not ragged";
   EXPECT_EQ(delta.find("fmaf(skip"), std::string::npos);
   EXPECT_EQ(delta.find("context_lengths"), std::string::npos) << "nothing of attention";
+  EXPECT_EQ(delta.find("convolved("), std::string::npos);
+  spec.problem.conv_width = 4;
+  EXPECT_NE(emit(spec)->source.find("convolved("), std::string::npos);
   spec.problem = usual_problem(RecurrentKind::mamba2);
   const std::string mamba = emit(spec)->source;
   EXPECT_NE(mamba.find("fmaf(skip"), std::string::npos);
@@ -104,6 +120,7 @@ TEST(RecurrentSpec, NamesDifferBetweenKernels) {
   EXPECT_TRUE(differs([](auto& s) { s.problem.normalises = false; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.ragged = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.tokens = 2; }));
+  EXPECT_TRUE(differs([](auto& s) { s.problem.conv_width = 3; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.gates = Gates::given; }));
   EXPECT_TRUE(differs([](auto& s) { s.tunables.row_lanes = 16; }));
 }

@@ -79,11 +79,11 @@ TEST(Abi, RecurrentLayer) {
   EXPECT_FIELD(leanattn_recurrent_layer, tokens, 40, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, flags, 44, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, output, 48, 4);
-  EXPECT_FIELD(leanattn_recurrent_layer, reserved, 52, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, conv_width, 52, 4);
 }
 
 TEST(Abi, RecurrentArgs) {
-  EXPECT_EQ(sizeof(leanattn_recurrent_args), 240u);
+  EXPECT_EQ(sizeof(leanattn_recurrent_args), 392u);
   EXPECT_FIELD(leanattn_recurrent_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_recurrent_args, q, 8, 8);
   EXPECT_FIELD(leanattn_recurrent_args, k, 16, 8);
@@ -119,6 +119,20 @@ TEST(Abi, RecurrentArgs) {
   EXPECT_FIELD(leanattn_recurrent_args, lower_bound, 228, 4);
   EXPECT_FIELD(leanattn_recurrent_args, output_eps, 232, 4);
   EXPECT_FIELD(leanattn_recurrent_args, reserved, 236, 4);
+  EXPECT_FIELD(leanattn_recurrent_args, q_conv, 240, 48);
+  EXPECT_FIELD(leanattn_recurrent_args, k_conv, 288, 48);
+  EXPECT_FIELD(leanattn_recurrent_args, v_conv, 336, 48);
+  EXPECT_FIELD(leanattn_recurrent_args, readers, 384, 8);
+}
+
+TEST(Abi, ShortConv) {
+  EXPECT_EQ(sizeof(leanattn_short_conv), 48u);
+  EXPECT_FIELD(leanattn_short_conv, weight, 0, 8);
+  EXPECT_FIELD(leanattn_short_conv, bias, 8, 8);
+  EXPECT_FIELD(leanattn_short_conv, state, 16, 8);
+  EXPECT_FIELD(leanattn_short_conv, slot_stride, 24, 8);
+  EXPECT_FIELD(leanattn_short_conv, channel_stride, 32, 8);
+  EXPECT_FIELD(leanattn_short_conv, token_stride, 40, 8);
 }
 
 TEST(Abi, PlanOptions) {

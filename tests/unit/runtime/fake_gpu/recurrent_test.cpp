@@ -95,6 +95,42 @@ TEST_F(FakeGpuRecurrent, AGatedOutputNeedsItsGateAndItsWeight) {
   EXPECT_FLOAT_EQ(launched->output_eps, 1e-6F);
 }
 
+TEST_F(FakeGpuRecurrent, AConvolutionArrivesWithStridesOfItsOwn) {
+  Engine engine = open();
+  layer.conv_width = 4, layer.tokens = 2, layer.snapshots = true;
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  RecurrentArgs args = step();
+  args.q = at(0x1002);  // no vectors are read
+  const auto refuses = [&](const std::string& what) {
+    expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, what);
+  };
+  refuses("readers is null");
+  args.readers = at<std::uint32_t>(0xd000);
+  refuses("q_conv.weight is null");
+  args.q_conv.weight = args.k_conv.weight = args.v_conv.weight = at(0xb000);
+  args.q_conv.state = args.v_conv.state = at(0xc000);
+  refuses("k_conv.state is null");
+  args.k_conv.state = at(0xc001);
+  refuses("k_conv.state is 0xc001");
+  // As vLLM has it: all channels of a token beside each other.
+  args.k_conv = {at(0xb000), at(0xb800), at(0xc000), 4 * 8192, 1, 8192};
+  ASSERT_TRUE(plan->launch(args, nullptr));
+  EXPECT_EQ(launched->conv[0].slot_stride, 16 * 128 * 4) << "width 4 with one draft";
+  EXPECT_EQ(launched->conv[0].channel_stride, 4);
+  EXPECT_EQ(launched->conv[1].token_stride, 8192);
+  EXPECT_EQ(launched->conv[1].bias, at(0xb800));
+  EXPECT_EQ(launched->conv[2].slot_stride, 32 * 128 * 4);
+  EXPECT_EQ(launched->readers, at<unsigned>(0xd000));
+  args.v_conv.token_stride = LEANATTN_STRIDE_EXPANDED;
+  refuses("v_conv.token_stride is LEANATTN_STRIDE_EXPANDED");
+
+  layer = {};
+  args = step(), args.v_conv.bias = at(0xb000);
+  expect_refused(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(args, nullptr), ErrorCode::invalid_argument,
+                 "v_conv.bias is given");
+}
+
 TEST_F(FakeGpuRecurrent, AnEmptyBatchEnqueuesNothing) {
   Engine engine = open();
   const auto plan = RecurrentPlan::make(engine, layer, 1, nullptr);
@@ -177,6 +213,24 @@ TEST_F(FakeGpuRecurrent, DebuggingNamesRequestsThatShareASlot) {
   ASSERT_TRUE(drafts->launch(args, nullptr)) << "the second request has one token, which goes to slot 2";
   offsets[2] = 4;
   expect_refused(drafts->launch(args, nullptr), ErrorCode::invalid_argument, "requests 0 and 1 both use slot 1");
+}
+
+TEST_F(FakeGpuRecurrent, DebuggingLooksAtTheSlotsAndReadersOfAConvolution) {
+  Engine engine = open_debugging();
+  layer.conv_width = 4, layer.tokens = 2, layer.snapshots = true;
+  const auto plan = RecurrentPlan::make(engine, layer, 2, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message;
+  std::int32_t slots[] = {0, 1, 2, 3}, out_slots[] = {4, 5, 0, 7}, accepted[] = {2, 2};
+  std::uint32_t readers[32] = {};
+  RecurrentArgs args = step();
+  args.slots = slots, args.accepted = accepted, args.batch = 2, args.readers = readers;
+  for (leanattn_short_conv* part : {&args.q_conv, &args.k_conv, &args.v_conv})
+    part->weight = at(0xb000), part->state = at(0xc000);
+  ASSERT_TRUE(plan->launch(args, nullptr));
+  args.out_slots = out_slots;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "requests 0 and 1 both use slot 0");
+  out_slots[2] = 6, readers[17] = 3;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "readers[17] is 3 before a launch");
 }
 
 }  // namespace

@@ -98,6 +98,13 @@ TEST(RecurrentOracle, GlaDecaysEachChannelByWhatIsGiven) {
   EXPECT_NEAR(row.take(), 2 - 0.5, 1e-12);
 }
 
+TEST(RecurrentOracle, AConvolutionSumsTheTokensOfAChannelAndSiluFollows) {
+  const std::vector<double> weight{2, -1, 0.5}, inputs{3, 4, 2 * std::log(3.0) - 4};
+  // 6 - 4 + ln 3 - 2 = ln 3, whose sigmoid is 3/4; with a bias of -ln 3 nothing is left
+  EXPECT_NEAR(convolve<double>(weight, 0, inputs), 0.75 * std::log(3.0), 1e-12);
+  EXPECT_NEAR(convolve<double>(weight, -std::log(3.0), inputs), 0, 1e-12);
+}
+
 TEST(RecurrentOracle, AGatedOutputIsNormalisedOverTheHeadFirst) {
   RecurrentProblem problem;
   problem.output_gate = OutputGate::silu;
