@@ -1,4 +1,5 @@
-"""Packs an engine of bench/engines from published wheels, small enough to travel to a GPU machine that reaches no package index.
+"""Packs an engine of bench/engines, or the peers of bench/recurrent, from published wheels, small enough to travel to a GPU machine that reaches no
+package index.
 
     python3 bench/engines/pack_engine.py sglang OUT.tar.xz
     # there: mkdir -p /tmp/site && tar -C /tmp/site -xJf OUT.tar.xz && PYTHONPATH=/tmp/site python3 bench/engines --engine sglang --out results
@@ -54,6 +55,20 @@ PACKAGES = {
                  r"(triton_kernels|lib|include|bin|tests)/|_mscclpp",
         pruned=("sgl_kernel/flash_ops.abi3.so", "sgl_kernel/sm90/common_ops.abi3.so")),
 }
+
+# What vLLM's Triton kernels of linear attention import, without the rest of vLLM. Its Kimi kernels launch without programmatic dependent launch, so that a
+# launch does not begin before the one before it has ended, as those of the other systems.
+VLLM_STAND_INS = {
+    "vllm/triton_utils.py": "import triton\nimport triton.language as tl\nimport triton.language.extra.libdevice as tldevice\n",
+    "vllm/platforms.py": "import types\n\nimport torch\n\ncurrent_platform = types.SimpleNamespace(\n    is_cuda=lambda: True, is_cuda_alike=lambda: True, "
+                         "is_arch_support_pdl=lambda: False,\n    is_device_capability_family=lambda family, device_id=None: "
+                         "torch.cuda.get_device_capability(device_id)[0] == family // 10)\n",
+    **{f"{folder}/__init__.py": "" for leaf in ("vllm/utils", "vllm/third_party/flash_linear_attention/ops", "vllm/models/kimi_k3/nvidia/ops/third_party/kda")
+       for folder in [leaf, *map(str, pathlib.PurePosixPath(leaf).parents)] if folder != "."}}
+PACKAGES["recurrent-peers"] = Package(
+    ["fla-core==0.6.0", "einops==0.8.2", "vllm==0.33.0"],
+    kept=r"fla|einops|vllm-[^/]*/METADATA|vllm/utils/math_utils\.py|vllm/models/kimi_k3/nvidia/ops/third_party/kda/fused_recurrent\.py|"
+         r"vllm/third_party/flash_linear_attention/ops/(fused_recurrent|fused_sigmoid_gating|op|utils)\.py", files=VLLM_STAND_INS)
 
 
 def main():

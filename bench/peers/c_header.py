@@ -33,6 +33,12 @@ def enums(text):
     return {match[1]: {name: int(value) for name, value in re.findall(r"(\w+) = (\d+)", match[2])} for match in found}
 
 
+def constants(text):
+    """{constant: value} of all enums, those without a name as well."""
+    bodies = re.findall(r"\benum (?:\w+ )?\{(.*?)\}", without_comments(text), flags=re.DOTALL)
+    return {name: int(value) for body in bodies for name, value in re.findall(r"(\w+) = (\d+)", body)}
+
+
 def fields(body, scalars):
     """(name, ctype) of each field declared in a struct's body. `scalars` are the types that are one word."""
     result = []

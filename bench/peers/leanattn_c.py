@@ -17,8 +17,8 @@ class LeanattnError(RuntimeError):
 class Library:
     """A loaded libleanattn.so and the types of its interface."""
 
-    def __init__(self, path, header=HEADER):
-        text = pathlib.Path(header).read_text()
+    def __init__(self, path, headers=(HEADER,)):
+        text = "".join(pathlib.Path(header).read_text() for header in headers)
         self.structs = c_header.structs(text)
         self.enums = c_header.enums(text)
         self.functions = ctypes.CDLL(str(path))
@@ -37,9 +37,13 @@ class Library:
             ("plan_init_workspace", status, [pointer, pointer, ctypes.c_int64, pointer]),
             ("plan_launch", status, [pointer, pointer, pointer, pointer]),
         ]:
-            function = getattr(self.functions, "leanattn_" + name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name, function)
+            self.bind(name, result, arguments)
+
+    def bind(self, name, result, arguments):
+        """Makes the function leanattn_NAME the method `name`."""
+        function = getattr(self.functions, "leanattn_" + name)
+        function.restype, function.argtypes = result, arguments
+        setattr(self, name, function)
 
     def make(self, struct, **values):
         """A struct of the interface with its struct_size set; an unknown field is an error."""

@@ -13,9 +13,12 @@ from peers import c_header, leanattn_c
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 
+HEADERS = [leanattn_c.HEADER, leanattn_c.HEADER.with_name("recurrent.h")]
+
+
 class Header(unittest.TestCase):
     def setUp(self):
-        self.text = leanattn_c.HEADER.read_text()
+        self.text = "".join(header.read_text() for header in HEADERS)
         self.structs = c_header.structs(self.text)
 
     @unittest.skipUnless(COMPILER, "no C compiler is installed")
@@ -25,7 +28,7 @@ class Header(unittest.TestCase):
             expected[name] = ctypes.sizeof(struct)
             expected.update({f"{name}.{field}": getattr(struct, field).offset for field, _ in struct._fields_})
         lines = [f'printf("%s %zu\\n", "{key}", ' + (f"offsetof({key.split('.')[0]}, {key.split('.')[1]})" if "." in key else f"sizeof({key})") + ");" for key in expected]
-        program = "#include <leanattn/leanattn.h>\n#include <stdio.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
+        program = "".join(f"#include <leanattn/{header.name}>\n" for header in HEADERS) + "#include <stdio.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n"
         with tempfile.TemporaryDirectory() as folder:
             source, binary = pathlib.Path(folder) / "layout.c", pathlib.Path(folder) / "layout"
             source.write_text(program)
