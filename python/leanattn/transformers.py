@@ -11,7 +11,7 @@ A model calls the mask interface once in each step. For a step of leanattn's it 
 [batch, 1, 1, 1 + n] with the context length of each request and, where a batch is padded, the indices of the n cache slots, those that hold
 tokens first and in the order of the tokens. It has four dimensions, so that models pass it on as any prepared mask.
 
-register_continuous_batching() is for model.generate_batch, whose cache has pages.
+register_continuous_batching() is for model.generate_batch, whose cache has pages, and register_recurrent() for layers that keep a recurrent state.
 """
 import functools
 import inspect
@@ -23,17 +23,13 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, and_masks, 
 
 from . import torch as _operators  # noqa: F401  (defines torch.ops.leanattn)
 from ._leanattn import decode as _decode
+from ._recurrent_layers import register_recurrent, takes  # noqa: F401  (both are of this module)
 
 NAME = "leanattn"
 MOST_QUERY_TOKENS = 16  # of kernels for which all requests have as many
 MOST_PREFILL_TOKENS = 131072  # of kernels that have query offsets
 FLASH_NAMES = ("flash_attention_2", "flash_attention_3")  # those for which continuous batching makes block tables
 PREFILL_ROWS = 256  # query rows at a time where SDPA does not work, which bounds the memory of the scores
-
-
-def takes(device, dtype):
-    """Whether leanattn supports tensors of this device and dtype."""
-    return torch.device(device).type == "cuda" and dtype in (torch.bfloat16, torch.float16)
 
 
 def step_mask(batch_size, q_length=None, kv_length=0, q_offset=0, kv_offset=0, mask_function=causal_mask_function, attention_mask=None,

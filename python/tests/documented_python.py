@@ -81,6 +81,7 @@ for module in ("flashinfer", "transformers", "transformers.integrations", "trans
 sys.modules["transformers.generation"] = MagicMock()
 sys.modules["transformers.generation.continuous_batching"] = MagicMock(
     PagedAttentionCache=type("PagedAttentionCache", (), {"update": lambda self, key_states, value_states, layer_idx, kwargs: None}))
+sys.modules["transformers.models.qwen3_next.modeling_qwen3_next"] = MagicMock()
 for made in ("and_masks", "sliding_window_overlay"):
     setattr(sys.modules["transformers.masking_utils"], made, lambda *_: lambda *_: True)  # what they make is told by its code object
 

@@ -30,6 +30,32 @@ def _common(num_attention_heads, head_dim=64, **more):
     return {"vocab_size": VOCABULARY, "hidden_size": num_attention_heads * head_dim, "intermediate_size": 512, "num_hidden_layers": 2,
             "num_attention_heads": num_attention_heads, "max_position_embeddings": 512, "bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0, **more}
 
+_DELTA_RULE = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 64}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+# Models with a recurrent state: configuration, its fields, and the kind of updates.
+RECURRENT = {
+    "qwen3_next": ("Qwen3NextConfig", {**_DELTA_RULE, **_EXPERTS, "shared_expert_intermediate_size": 64, "num_key_value_heads": 2}, "gated_delta"),
+    "qwen3_5": ("Qwen3_5TextConfig", {**_DELTA_RULE, "num_key_value_heads": 2}, "gated_delta"),
+    "olmo_hybrid": ("OlmoHybridConfig", {**_DELTA_RULE, "num_key_value_heads": 2}, "gated_delta"),
+    "kimi_linear": ("KimiLinearConfig", {**_EXPERTS, "linear_num_heads": 4, "linear_head_dim": 64, "num_key_value_heads": 4, "n_shared_experts": 1,
+                                         "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}, "kda"),
+}
+
+
+def make_recurrent(name, device, dtype, seed=1):
+    """A small model with layers of a recurrent state and one of attention."""
+    config_name, fields, _ = RECURRENT[name]
+    common = {**_common(num_attention_heads=4, head_dim=32, **fields), "num_hidden_layers": 3}
+    config = getattr(transformers, config_name)(**common, layer_types=["linear_attention", "full_attention", "linear_attention"])
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.copy_(torch.randn(parameter.shape) / parameter.shape[-1] ** 0.5)
+    model.made_of = name
+    return model.to(device).eval()
+
 
 def make(name, implementation, device, dtype, seed=1):
     """A model of this kind; the same weights for the same seed, whatever the implementation."""

@@ -2,9 +2,10 @@
 import pytest
 import torch
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 import leanattn.transformers  # noqa: E402
 import models  # noqa: E402
+from leanattn import _recurrent_layers  # noqa: E402
 
 NEW_TOKENS = 64
 
@@ -87,3 +88,38 @@ def test_all_steps_run_leanattns_kernel():
         torch.cuda.synchronize()
     launches = sum(event.count for event in profile.key_averages() if event.key.startswith("lean"))
     assert launches == model.config.num_hidden_layers * 9
+
+
+@pytest.fixture(params=models.RECURRENT)
+def recurrent(request):
+    """Makes models of one kind of layers with a recurrent state."""
+    if not hasattr(transformers, models.RECURRENT[request.param][0]):
+        pytest.skip(f"this Transformers has no {request.param}")
+    leanattn.transformers.register_recurrent()
+    return lambda dtype: models.make_recurrent(request.param, "cuda", dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_steps_of_layers_with_a_recurrent_state_match(recurrent, dtype, monkeypatch):
+    """As expect_the_same, beside what Transformers computes by itself."""
+    inputs, model = models.prompt(2, 40, "cuda", padding=(0, 9)), recurrent(dtype)
+    with monkeypatch.context() as patch:
+        patch.setattr(_recurrent_layers, "takes", lambda device, dtype: False)
+        tokens, _ = models.generate(model, inputs, NEW_TOKENS)
+        expected, true = (models.logits_of(each, inputs, tokens, "dynamic") for each in (model, recurrent(torch.float32)))
+    found = models.logits_of(model, inputs, tokens, "dynamic")
+    error = (expected - true).abs().amax()
+    assert (found - true).abs().amax() <= 2 * error
+    best = expected.topk(2, -1).values
+    decided = best[..., 0] - best[..., 1] > 2 * error
+    assert torch.equal(found.argmax(-1)[decided], expected.argmax(-1)[decided])
+
+
+def test_steps_of_layers_with_a_recurrent_state_are_leanattns(recurrent):
+    inputs, model = models.prompt(2, 40, "cuda"), recurrent(torch.bfloat16)
+    models.generate(model, inputs, 4)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        models.generate(model, inputs, 9)
+        torch.cuda.synchronize()
+    launches = sum(event.count for event in profile.key_averages() if event.key.startswith("lean"))
+    assert launches == 8 * sum(kind == "linear_attention" for kind in model.config.layer_types)
