@@ -28,7 +28,7 @@ def main():
     if options.report_only:
         files.write_text(options.out / "latent.md", latent_report.markdown(files.read_json(path)))
         return 0
-    chosen = steps.fixed() + (steps.selected() + steps.rows() if options.selected else []) + (steps.drawn(options.drawn) if options.drawn is not None else [])
+    chosen = steps.fixed() + (steps.selected() + steps.rows() + steps.split() if options.selected else []) + (steps.drawn(options.drawn) if options.drawn is not None else [])
     if options.only:
         chosen = [chosen[int(i)] for i in options.only.split(",")]
     if options.tune:
@@ -46,7 +46,7 @@ def parse():
     parser.add_argument("--tune", metavar="TIME", help="first tune all steps but the drawn ones with --program, this long each, e.g. 6s")
     parser.add_argument("--program", type=pathlib.Path, help="the leanattn program, for --tune")
     parser.add_argument("--selected", action="store_true", help="also time steps in which each query token sees 2048 tokens of its context, of bf16 rows and of "
-                        f"the rows of {steps.ROW_BYTES} bytes that engines keep (fp8_ds_mla)")
+                        f"the rows of {steps.ROW_BYTES} bytes that engines keep (fp8_ds_mla), and DeepSeek V4's, of 512 tokens and a window (fp8_ds_v4)")
     parser.add_argument("--drawn", type=int, metavar="SEED", help=f"also time {steps.DRAWN_COUNT} steps drawn with this seed, which are not tuned")
     parser.add_argument("--pdl", action="store_true", help="also tune and time leanattn with programmatic dependent launch")
     parser.add_argument("--only", default="", help="steps by number, the fixed ones first, e.g. 0,4,20")
@@ -78,8 +78,8 @@ def pdl_choices(options):
 def call(step, pdl):
     """A line of a call capture that asks for the step once."""
     features = {"page_size": steps.PAGE_SIZE, "latent": True, "v_head_dim": steps.VALUES, **({"q_len": step.q_len} if step.q_len > 1 else {}),
-                **({"selection_block": 1, "selection_in_pool": True} if step.selected else {}), **({"kv_format": "fp8_ds_mla"} if step.rows else {})}
-    return capture.line({"q_heads": step.heads, "kv_heads": 1, "head_dim": steps.WIDTH, "pdl": pdl},
+                **({"selection_block": 1, "selection_in_pool": True} if step.selected else {}), **({"kv_format": step.kv_format} if step.kv_format else {}), **({"second_cache": True} if step.split else {})}
+    return capture.line({"q_heads": step.heads, "kv_heads": 1, "head_dim": step.head_dim, "pdl": pdl},
                         {"batch": step.batch, "longest_context": step.longest, "total_context": step.tokens if step.ragged and not step.selected else 0}, features)
 
 

@@ -4,7 +4,8 @@ import statistics
 from peers import markdown_parts, summary
 
 PEERS = {"FlashMLA": ("FlashMLA", "kernel"), "FlashMLA + metadata": ("FlashMLA", "metadata and kernel")}
-TITLES = {"fixed": "Fixed steps", "selected": "Selected tokens", "rows": "Selected tokens, rows of 656 bytes", "drawn": "Steps drawn at random"}
+TITLES = {"fixed": "Fixed steps", "selected": "Selected tokens", "rows": "Selected tokens, rows of 656 bytes",
+          "split": "Selected tokens and a window, rows of 584 bytes", "drawn": "Steps drawn at random"}
 
 
 def markdown(results):

@@ -6,6 +6,7 @@ import torch
 
 import steps
 from peers import system_leanattn, systems
+from step_data import split_view
 
 
 class LeanattnLatent(system_leanattn.LeanattnSystem):
@@ -20,8 +21,10 @@ class LeanattnLatent(system_leanattn.LeanattnSystem):
         features = {"q_len": step.q_len} if step.q_len > 1 else {}
         if step.selected:
             features |= {"selection_block": 1, "selection_in_pool": 1}
-        if step.rows:
-            features |= {"kv_format": self.library.enums["leanattn_kv_format"]["LEANATTN_KV_FP8_DS_MLA"]}
+        if step.kv_format:
+            features |= {"kv_format": self.library.enums["leanattn_kv_format"][f"LEANATTN_KV_{step.kv_format.upper()}"]}
+        if step.split:
+            features |= {"second_cache": 1}
         plan = self.query(step, pdl, page_size=steps.PAGE_SIZE, latent=1, v_head_dim=steps.VALUES, **features).plan()
         workspace = self.workspace(plan)
         outputs = [torch.empty(step.batch, step.q_len, step.heads, steps.VALUES, dtype=data.q.dtype, device="cuda") for _ in range(data.copies)]
@@ -29,9 +32,12 @@ class LeanattnLatent(system_leanattn.LeanattnSystem):
             lengths, lists = None, {"selection": data.selection.data_ptr(), "selected_counts": data.counts.data_ptr(), "selection_capacity": step.selected}
         else:
             lengths, lists = data.lengths.data_ptr(), {"page_table": data.page_table.data_ptr(), "max_pages": data.page_table.shape[1]}
+        second = [{"k_stride_batch": steps.SPLIT_PAGE_BYTES, "second_k": data.seconds[copy].data_ptr(), "second_page_table": data.second_table.data_ptr(),
+                   "second_lengths": data.second_lengths.data_ptr(), "second_max_pages": data.second_table.shape[1], "second_pool_pages": len(data.seconds[copy])}
+                  if step.split else {} for copy in range(data.copies)]
         # By default q and o are dense with the query tokens outside the heads, as here.
         arguments = [plan.arguments(data.q.data_ptr(), data.pools[copy].data_ptr(), None, outputs[copy].data_ptr(), lengths,
-                                    step.batch, 0, scale=steps.SCALE, pool_pages=step.pages, **lists) for copy in range(data.copies)]
+                                    step.batch, 0, scale=steps.SCALE, pool_pages=step.pages, **lists, **second[copy]) for copy in range(data.copies)]
 
         def launch(copy):
             plan.launch(arguments[copy], workspace, systems.stream())
@@ -52,7 +58,7 @@ class FlashMlaSystem:
 
     def candidates(self, data, attempt):
         if data.case.selected:
-            return [attempt("kernel", False, lambda: self.sparse_rows(data) if data.case.rows else self.sparse(data))]
+            return [attempt("kernel", False, lambda: self.sparse_rows(data) if data.case.kv_format else self.sparse(data))]
         return [attempt("kernel", False, lambda: self.candidate(data, "kernel")),
                 attempt("metadata and kernel", False, lambda: self.candidate(data, "metadata and kernel"))]
 
@@ -88,7 +94,7 @@ class FlashMlaSystem:
         return systems.Candidate(self.name, "kernel", launch, lambda copy: data.flat(outputs[copy][:, :step.heads].contiguous()))
 
     def sparse_rows(self, data):
-        """Its decode kernel over selected rows of ROW_BYTES, with a schedule that is made once."""
+        """Its decode kernel over selected rows of ROW_BYTES, or over a window and selected rows of DeepSeek V4, with a schedule that is made once."""
         step = data.case
         q = torch.nn.functional.pad(data.q, (0, 0, 0, -step.heads % 64))
         indices = data.selection.view(step.batch, step.q_len, step.selected)
@@ -96,8 +102,14 @@ class FlashMlaSystem:
         # Newer versions have one argument more, whether bits may depend on the batch.
         more = (False,) * (len(decode.default._schema.arguments) - 13)
         outputs = [None] * data.copies
+        if step.split:
+            places = data.second_table[:, :, None] * steps.PAGE_SIZE + torch.arange(steps.PAGE_SIZE, device=q.device)
+            window = places.int().view(step.batch, 1, -1).contiguous()
+            first, extra = [[split_view(pool) for pool in pools] for pools in (data.seconds, data.pools)]
 
         def call(copy, schedule):
+            if step.split:
+                return decode(q, first[copy], window, None, None, *schedule, extra[copy], indices, None, steps.VALUES, steps.SCALE, None, *more)
             return decode(q, data.pools[copy], indices, None, None, *schedule, None, None, None, steps.VALUES, steps.SCALE, None, *more)
 
         made = tuple(call(0, (None, None))[2:])

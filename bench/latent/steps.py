@@ -16,6 +16,12 @@ SCALE = 192 ** -0.5  # of DeepSeek V3 before its projections are absorbed
 # in bf16.
 GROUP, ROW_BYTES = 128, 656
 
+# DeepSeek V4's rows as vLLM has them: SPLIT fp8 bytes and the other columns in bf16, and behind the rows of a page, for each, the exponents of
+# seven groups' scales and a pad. Pages are padded. Each query token also sees WINDOW tokens of a second cache.
+SPLIT_WIDTH, SPLIT, SPLIT_GROUP, SPLIT_DATA, SPLIT_SCALES = 512, 448, 64, 576, 8
+SPLIT_PAGE_BYTES = (PAGE_SIZE + 1) * SPLIT_DATA
+WINDOW = 128
+
 DRAWN_COUNT = 24
 DRAWN_BYTES = (1 << 20, 1 << 30)
 
@@ -24,17 +30,19 @@ DRAWN_BYTES = (1 << 20, 1 << 30)
 class Step:
     """One decode step: q is [batch, q_len, heads, WIDTH] in bf16, and request i has lengths[i] tokens, the last q_len of them the query's own."""
 
-    group: str  # the list it belongs to: "fixed", "selected", "rows", "drawn"
+    group: str  # the list it belongs to: "fixed", "selected", "rows", "split", "drawn"
     name: str
     heads: int
     q_len: int
     lengths: tuple[int, ...]  # [batch] tokens
     selected: int = 0  # tokens that each query token sees of its context; 0: all
     rows: bool = False  # rows of ROW_BYTES instead of bf16
+    split: bool = False  # DeepSeek V4's, and a second cache
 
     q_heads = property(lambda self: self.heads)
     kv_heads = property(lambda self: 1)
-    head_dim = property(lambda self: WIDTH)
+    head_dim = property(lambda self: SPLIT_WIDTH if self.split else WIDTH)
+    kv_format = property(lambda self: "fp8_ds_mla" if self.rows else "fp8_ds_v4" if self.split else "")
     batch = property(lambda self: len(self.lengths))
     # With a selection, what leanattn calls a context is what a query token sees of it.
     longest = property(lambda self: self.selected or max(self.lengths))
@@ -45,6 +53,8 @@ class Step:
     @property
     def kv_bytes(self):
         """Bytes of the rows that the step must read."""
+        if self.split:
+            return (self.selected + WINDOW) * self.batch * self.q_len * (SPLIT_DATA + SPLIT_SCALES)
         if self.rows:
             return (self.selected * self.batch * self.q_len or sum(self.lengths)) * ROW_BYTES
         if self.selected:
@@ -54,7 +64,8 @@ class Step:
     @property
     def flops(self):
         """Multiplications and additions of the two matrix products over all tokens, masked ones included."""
-        return 2 * self.tokens * self.q_len * self.heads * (WIDTH + VALUES)
+        tokens = self.tokens + self.batch * WINDOW if self.split else self.tokens
+        return 2 * tokens * self.q_len * self.heads * (self.head_dim + VALUES)
 
 
 def uniform(group, batch, heads, q_len, context):
@@ -86,6 +97,12 @@ def selected():
 def rows():
     """The same over rows of ROW_BYTES, which such models have in engines."""
     return [dataclasses.replace(step, group="rows", name=f"{step.name}, fp8_ds_mla", rows=True) for step in selected()]
+
+
+def split():
+    """Steps of DeepSeek V4: the 512 compressed tokens that an indexer chose, and a window."""
+    return [Step("split", f"{batch}, 64, 1, 512 of {context} + {WINDOW}, fp8_ds_v4", 64, 1, (context,) * batch, 512, split=True)
+            for batch, context in [(1, 16384), (16, 16384), (128, 8192)]]
 
 
 def drawn(seed):

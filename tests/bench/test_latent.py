@@ -42,6 +42,16 @@ class Latent(unittest.TestCase):
         for step in steps.selected() + steps.fixed():
             self.assertNotIn("kv_format", main.call(step, pdl=False)["problem"]["features"])
 
+    def test_steps_with_a_window_read_rows_of_584_bytes_of_both_caches(self):
+        main = bench_paths.program("latent")
+        for step in steps.split():
+            self.assertEqual(step.kv_bytes, step.batch * (512 + 128) * 584)
+            self.assertEqual(step.flops, 2 * step.batch * 640 * 64 * (512 + 512))
+            call = main.call(step, pdl=False)
+            self.assertEqual((call["problem"]["head_dim"], call["shape"]["longest_context"]), (512, 512))
+            self.assertEqual((call["problem"]["features"]["kv_format"], call["problem"]["features"]["second_cache"]), ("fp8_ds_v4", True))
+            self.assertGreaterEqual(steps.SPLIT_PAGE_BYTES, 64 * 584)
+
     def test_names_are_unique_and_drawn_steps_repeat_and_keep_their_bounds(self):
         fixed, drawn = steps.fixed(), steps.drawn(3)
         self.assertEqual(len({step.name for step in fixed}), len(fixed))

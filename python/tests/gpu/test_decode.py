@@ -542,3 +542,50 @@ def test_rows_that_engines_quantise(heads):
         for o, seen in ((paged, values[places]), (chosen, values[selection[request, 0, :counts[request]].long()])):
             expected = (q[request].double() @ seen.T * 0.05).softmax(-1) @ seen[:, :512] if len(seen) else torch.zeros(heads, 512, device="cuda").double()
             torch.testing.assert_close(o[request].double() / sizes, expected / sizes, rtol=0, atol=0.03)
+
+
+def ds_v4_pages(columns, pages):
+    """Writes [pages, 64, 512] bf16 into padded pages [pages, 65 * 576] uint8 as vLLM's quantize_and_insert_k_cache does; the values that they then have."""
+    latent = columns[..., :448].float().unflatten(-1, (7, 64))
+    exponents = (latent.abs().amax(-1, keepdim=True).clamp(min=1e-4) / 448).log2().ceil()
+    quantised = (latent / exponents.exp2()).to(torch.float8_e4m3fn)
+    data = torch.cat([quantised.flatten(-2).view(torch.uint8), columns[..., 448:].contiguous().view(torch.uint8)], -1)
+    pages[:, :64 * 576] = data.flatten(1)
+    scales = torch.nn.functional.pad((exponents.squeeze(-1) + 127).to(torch.uint8), (0, 1))
+    pages[:, 64 * 576:64 * 584] = scales.flatten(1)
+    return torch.cat([(quantised.float() * exponents.exp2()).flatten(-2), columns[..., 448:].float()], -1)
+
+
+@pytest.mark.parametrize("heads", [16, 64, 128])
+def test_rows_whose_scales_lie_behind_those_of_their_page(heads):
+    q = torch.randn(3, heads, 512, device="cuda", dtype=torch.bfloat16)
+    columns, window = (torch.randn(pages, 64, 512, device="cuda", dtype=torch.bfloat16) for pages in (40, 9))
+    memory, second_memory = (torch.full((pages, 65 * 576), 0xa5, device="cuda", dtype=torch.uint8) for pages in (40, 9))
+    values, second_values = ds_v4_pages(columns, memory).view(-1, 512).double(), ds_v4_pages(window, second_memory).double()
+    rows, second = (pages.as_strided((len(pages), 64, 584), (65 * 576, 584, 1)) for pages in (memory, second_memory))
+    given = {"v_head_dim": 512, "scale": 0.05, "kv_dtype": "fp8_ds_v4"}
+    table = torch.randperm(40)[:39].view(3, 13).int().cuda()
+    lengths = torch.tensor([800, 1, 130], dtype=torch.int32, device="cuda")
+    # New rows become the bytes that engines would write, and are seen as these.
+    k_new = torch.randn(3, 1, 512, device="cuda", dtype=torch.bfloat16)
+    last = (lengths - 1).long()
+    at = torch.arange(3, device="cuda")
+    places = table[at, last // 64].long() * 64 + last % 64
+    columns.view(-1, 512)[places] = k_new.squeeze(1)
+    expected = memory.clone()
+    values = ds_v4_pages(columns, expected).view(-1, 512).double()
+    o = leanattn.decode(q, rows, None, lengths, table, k_new=k_new, **given)
+    assert torch.equal(memory, expected)
+    selection = torch.stack([torch.randperm(40 * 64)[:500] for _ in range(3)]).view(3, 1, 500).int().cuda()
+    counts = torch.tensor([500, 64, 0], dtype=torch.int32, device="cuda")
+    second_table = torch.randperm(9)[:6].view(3, 2).int().cuda()
+    second_lengths = torch.tensor([128, 37, 0], dtype=torch.int32, device="cuda")
+    chosen = leanattn.decode(q, rows, None, None, selection=selection, selected_counts=counts, second_k_cache=second, second_page_table=second_table,
+                             second_lengths=second_lengths, **given)
+    for request in range(3):
+        tokens = torch.arange(int(lengths[request]), device="cuda")
+        own = second_values[second_table[request].long()].reshape(-1, 512)[:second_lengths[request]]
+        for result, seen in ((o, values[table[request].long()[tokens // 64] * 64 + tokens % 64]),
+                             (chosen, torch.cat([values[selection[request, 0, :counts[request]].long()], own]))):
+            weights = (q[request].double() @ seen.T * 0.05).softmax(-1)
+            expect(result[request], weights @ seen if len(seen) else torch.zeros_like(result[request]).double())
