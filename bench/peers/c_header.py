@@ -24,7 +24,10 @@ def structs(text):
     pointers = re.findall(r"typedef \w+ \(\*(\w+)\)\(|typedef struct \w+\* (\w+);", plain)  # to functions, and to structs of others
     scalars = SCALARS | {name: ctypes.c_void_p for name in map("".join, pointers)}
     found = re.finditer(r"typedef struct (\w+) \{(.*?)\} \1;", plain, flags=re.DOTALL)
-    return {match[1]: type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2], scalars)}) for match in found}
+    made = {}
+    for match in found:
+        made[match[1]] = type(match[1], (ctypes.Structure,), {"_fields_": fields(match[2], scalars | made)})
+    return made
 
 
 def enums(text):
@@ -40,7 +43,7 @@ def constants(text):
 
 
 def fields(body, scalars):
-    """(name, ctype) of each field declared in a struct's body. `scalars` are the types that are one word."""
+    """(name, ctype) of each field declared in a struct's body. `scalars` are the types that are one word, structs that stand in front included."""
     result = []
     for declaration in filter(None, (part.strip() for part in body.split(";"))):
         pointer = re.fullmatch(r"(?:const )?(\w+)\s*\*\s*(\w+)", declaration)

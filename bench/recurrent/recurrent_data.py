@@ -39,7 +39,7 @@ class StepData:
         if not step.snapshots:
             self.slots = self.slots.view(-1)
         self.initial = random(count + 1, step.v_heads, VALUE_DIM, KEY_DIM, dtype=torch.float32).mul_(0.1).to(STATE_TYPES[step.state])
-        self.pool = self.initial.expand(copies, *self.initial.shape).contiguous()
+        self.pool = self.initial.repeat(copies, 1, 1, 1, 1)  # of one copy too, since steps change it
 
     def parts(self, copy):
         """q, k and v of a copy, views of its packed rows: [tokens, heads, columns]."""

@@ -71,7 +71,11 @@ LEAN_DEVICE u32 scaled_pair(u32 bytes, float scale) {
   asm("{ .reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.f32.f16 %0, lo; cvt.f32.f16 %1, hi; }"
       : "=f"(x), "=f"(y)
       : "r"(halves));
-  return Element::pack(x * scale, y * scale);
+  if constexpr (kRowPlane == 0) return Element::pack(x * scale, y * scale);
+  // A power of two multiplies both at once, as exactly.
+  u32 product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(Element::pack(x, y)), "r"(Element::pack(scale, scale)));
+  return product;
 }
 
 // Two bytes, the low ones of a word, as operands of the matrix instructions. Where their columns have no scale of their

@@ -27,19 +27,17 @@ static_assert(kConvertingCtas == 1 || (kValueDim == kRowByteColumns && kValueDim
 LEAN_DEVICE void request_rows(const char* k_head, i64 row, int to_scales, int turn, u32 stage, u32 at_stage) {
   const int lane = threadIdx.x % 32, first = gather_warp() * kWarpRows;
   const u32 exists = __ballot_sync(kFullMask, row >= 0) >> turn * kWarpRows;  // of each of the warp's rows, a bit
-  const auto row_at = [&](int i) {
-    const i64 at = __shfl_sync(kFullMask, row, turn * kWarpRows + i);
-    return k_head + (at < 0 ? 0 : at);
-  };
-  // Eight lanes copy a row, and then the fourth row after it: together 128 columns of one byte, or 64 of two.
+  const i64 own = (i64)(k_head + (row < 0 ? 0 : row));
+  const auto row_at = [&](int i) { return (const char*)__shfl_sync(kFullMask, own, turn * kWarpRows + i); };
+  // Eight lanes copy a row, and then the fourth row after it: together 128 columns of one byte, or 64 of two. A loop,
+  // because each warp comes by once a step, and straight code would wait for its instructions.
   const int piece = lane % 8;
-#pragma unroll
-  for (int four = 0; four < kWarpRows; four += 4) {
-    const int i = four + lane / 8;
+#pragma unroll 1
+  for (int i = lane / 8; i < kWarpRows; i += 4) {
     const char* const bytes = row_at(i) + kRowFirstByte + piece * 16;
     const bool there = (exists >> i & 1) != 0;
     const u32 to = stage + (u32)((first + i) * 128 + piece * 16);
-    copy_bytes<kRowByteColumns>(to, bytes, there, kConvertingCtas == 1 || four / kOwnRows == (int)cta_of_cluster());
+    copy_bytes<kRowByteColumns>(to, bytes, there, kConvertingCtas == 1 || i / kOwnRows == (int)cta_of_cluster());
 #pragma unroll
     for (int panel = kBytePanels; panel < kKPanels; panel++)
       copy_async_16(stage + (u32)(panel * kPanelBytes + (first + i) * 128 + (piece ^ (first + i) % 8) * 16),
