@@ -135,10 +135,12 @@ Finding look_at_winners(const DeviceFacts& device, const LayeredWinners& known) 
   if (shipped_stale > 0)
     text += fmt::format("; {} of the shipped under another driver, NVRTC or kernel", shipped_stale);
   if (stale == 0) return good(subject, std::move(text));
-  return doubtful(subject,
-                  fmt::format("{}; {} {} stale, measured with another driver, NVRTC or kernel", text, stale,
-                              stale == 1 ? "is" : "are"),
-                  "`leanattn tune --revalidate` measures them and their closest rivals again.");
+  return doubtful(
+      subject,
+      fmt::format("{}; {} {} stale, measured with another driver, NVRTC or kernel", text, stale,
+                  stale == 1 ? "is" : "are"),
+      "`leanattn tune --revalidate` measures them and their closest rivals again; those of recurrent states are "
+      "for `leanattn recurrent tune`.");
 }
 
 /// The winners of a layer for each device model, and what they were measured under.

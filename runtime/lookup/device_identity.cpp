@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "generator/generator.hpp"
+#include "generator/recurrent/recurrent_json.hpp"
 #include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/nvml.hpp"
 #include "runtime/problem.hpp"
@@ -24,6 +25,13 @@ std::string mig_profile(const std::string& device_name) {
   constexpr std::string_view kMark = " MIG ";
   const auto at = device_name.find(kMark);
   return at == std::string::npos ? std::string() : device_name.substr(at + kMark.size());
+}
+
+/// That of a configuration's kernel; empty where the library has no such kernel.
+std::string revision_of(const std::string& text) {
+  if (const auto config = config_from_json(text)) return kernel_revision(config->spec);
+  const auto recurrent = recurrent_spec_from_json(text);
+  return recurrent ? kernel_revision(*recurrent) : "";
 }
 
 Environment software_here(const DeviceFacts& device) {
@@ -54,14 +62,13 @@ Software with_kernels(std::optional<Environment> environment) {
     std::map<std::string, std::string, std::less<>> revisions;
   };
   return {std::move(environment), [known = std::make_shared<Known>()](const std::string& text) {
-            // Winners differ mostly in their grids, which come first in the text. Each kernel is read once.
-            const std::string_view kernel = std::string_view(text).substr(std::min(text.find("\"spec\""), text.size()));
+            // Winners of attention differ mostly in their grids, which come first in the text. Each kernel is read
+            // once.
+            const std::size_t spec = text.find("\"spec\"");
+            const std::string_view kernel = std::string_view(text).substr(spec == std::string::npos ? 0 : spec);
             const std::lock_guard lock(known->mutex);
             auto found = known->revisions.find(kernel);
-            if (found == known->revisions.end()) {
-              const Result<Config> config = config_from_json(text);
-              found = known->revisions.emplace(kernel, config ? kernel_revision(config->spec) : "").first;
-            }
+            if (found == known->revisions.end()) found = known->revisions.emplace(kernel, revision_of(text)).first;
             return found->second;
           }};
 }

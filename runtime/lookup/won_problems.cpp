@@ -5,6 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include "generator/recurrent/recurrent_json.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 namespace detail {
@@ -17,7 +19,7 @@ WonProblems::WonProblems(const DeviceFacts& device, WinnersByProblem source)
   for (std::string& text : source_.problems) {
     const auto problem = problem_from_json(text);
     if (!problem) {
-      unknown.push_back(std::move(text));
+      if (!recurrent_problem_from_json(text)) unknown.push_back(std::move(text));
       continue;
     }
     Problem*& known = by_key_[make_lookup_key(*problem, {})];

@@ -20,8 +20,8 @@ namespace detail {
 
 class WonProblems {
  public:
-  /// Parses the texts of the problems, but none of their winners. A problem that cannot be parsed is left out, and its
-  /// winners count as skipped.
+  /// Parses the texts of the problems, but none of their winners. Those of operation `recurrent` are left out. So is
+  /// a problem that cannot be parsed, whose winners count as skipped.
   WonProblems(const DeviceFacts& device, WinnersByProblem source);
 
   /// The winners of this very problem (canonical), which live as long as this object; null where it has none.

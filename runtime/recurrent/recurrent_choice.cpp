@@ -19,7 +19,7 @@ int usual_row_lanes(const RecurrentProblem& problem) {
 
 }  // namespace
 
-RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch) {
+std::vector<RecurrentTunables> ranked_tunables(const DeviceFacts& device, const RecurrentProblem& problem, int batch) {
   const std::int64_t sms = std::max(device.sm_count, 1), heads = std::int64_t{std::max(batch, 1)} * problem.v_heads;
   const auto cost = [&](const RecurrentTunables& tunables) {
     // CTAs of the SM that has most of them, over the mean. Less than a tenth is lost among CTAs that start in turn.
@@ -29,10 +29,14 @@ RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& pr
     return std::tuple(uneven, std::abs(lane_bytes - kBytesOfLane),
                       std::abs(tunables.row_lanes - usual_row_lanes(problem)), std::abs(tunables.warps - kUsualWarps));
   };
-  const std::vector<RecurrentTunables> space = recurrent_search_space(device.arch, problem);
-  const auto best =
-      std::min_element(space.begin(), space.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
-  return {.arch = device.arch, .problem = problem, .tunables = best == space.end() ? RecurrentTunables{} : *best};
+  std::vector<RecurrentTunables> ranked = recurrent_search_space(device.arch, problem);
+  std::stable_sort(ranked.begin(), ranked.end(), [&](const auto& a, const auto& b) { return cost(a) < cost(b); });
+  return ranked;
+}
+
+RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch) {
+  const std::vector<RecurrentTunables> ranked = ranked_tunables(device, problem, batch);
+  return {.arch = device.arch, .problem = problem, .tunables = ranked.empty() ? RecurrentTunables{} : ranked.front()};
 }
 
 }  // namespace v1

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <limits>
 
 #include "generator/workspace.hpp"
 #include "runtime/cuda/nvml.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "tuner/measure/timed_round.hpp"
 #include "tuner/model/search_space.hpp"
 
 namespace leanattn {
@@ -258,20 +258,10 @@ Result<RoundTimes> GpuBackend::time(std::span<const Config> configs) {
 }
 
 Result<RoundTimes> GpuBackend::time_graphs(std::span<const TimedGraph* const> graphs) {
-  std::vector<const TimedGraph*> queue{sentinel_.get()};
-  queue.insert(queue.end(), graphs.begin(), graphs.end());
-  queue.push_back(sentinel_.get());
-  const Result<std::vector<double>> us = timer_.time(*sentinel_, queue, stream_);
-  if (!us) return tl::unexpected(us.error());
-  RoundTimes times;
-  times.us.assign(us->begin() + 1, us->end() - 1);
-  times.sentinel_us = (us->front() + us->back()) / 2;
-  times.sentinel_drift = std::abs(us->back() / us->front() - 1);
-  times.neighbours = neighbours_;
-  times.stays_in_l2 = rotation_.stays_in_l2;
-  const GpuState state = gpu_state(device_.uuid);
-  times.sm_clock_mhz = state.sm_clock_mhz;
-  times.throttle = throttle_text(state.throttle_reasons);
+  auto times = time_round(timer_, *sentinel_, graphs, stream_, device_.uuid);
+  if (!times) return times;
+  times->neighbours = neighbours_;
+  times->stays_in_l2 = rotation_.stays_in_l2;
   return times;
 }
 

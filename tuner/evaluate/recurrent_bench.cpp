@@ -7,23 +7,17 @@
 #include <utility>
 
 #include "runtime/recurrent/recurrent_choice.hpp"
+#include "tuner/backend/recurrent_backend.hpp"
 #include "tuner/evaluate/device_json.hpp"
-#include "tuner/evaluate/recurrent_memory.hpp"
-#include "tuner/measure/copy_limit.hpp"
 #include "tuner/measure/graph_timer.hpp"
-#include "tuner/measure/rotation.hpp"
 #include "tuner/measure/statistics.hpp"
-#include "tuner/oracle/recurrent_case.hpp"
 
 namespace leanattn {
 inline namespace v1 {
 namespace {
 
-constexpr std::int64_t kStatesOverL2 = 4;
 constexpr int kFewRounds = 5;           // of a preliminary race
 constexpr std::size_t kMostTried = 12;  // lines of a sweep that are reported
-constexpr double kRoomShare = 0.8;      // of the free memory that states may take
-constexpr double kBytesPerUs = 3e6;     // a guess, by which graphs are made long enough
 
 /// What is timed.
 struct TimedKernel {
@@ -48,17 +42,6 @@ Result<void> run_rounds(std::vector<TimedKernel>& entrants, int rounds, const St
   return {};
 }
 
-/// The entrant with the lowest median.
-Result<TimedKernel> fastest_of(std::vector<TimedKernel> entrants, const Stream& stream,
-                               const std::atomic<bool>* cancel) {
-  if (auto ok = run_rounds(entrants, kFewRounds, stream, cancel); !ok) return tl::unexpected(ok.error());
-  const auto best = std::min_element(entrants.begin(), entrants.end(), [](const TimedKernel& a, const TimedKernel& b) {
-    return median(a.samples) < median(b.samples);
-  });
-  best->samples.clear();
-  return std::move(*best);
-}
-
 }  // namespace
 
 Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, int batch,
@@ -67,73 +50,56 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
   if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
   const auto device = device_facts(options.device);
   if (!device) return tl::unexpected(device.error());
-  const auto context = Context::retain(options.device);
-  if (!context) return tl::unexpected(context.error());
-  const auto stream = Stream::create();
-  if (!stream) return tl::unexpected(stream.error());
-  const auto free = device_memory();
-  if (!free) return tl::unexpected(free.error());
-  RecurrentBenchReport report{
-      .device = *device, .problem = problem, .batch = batch, .traffic_bytes = state_traffic(problem, batch)};
+  const auto backend = RecurrentBackend::create(*device, problem, options.policy, cubins);
+  if (!backend) return tl::unexpected(backend.error());
+  if (auto ok = (*backend)->begin_batch(batch); !ok) return tl::unexpected(ok.error());
+  const Stream& stream = (*backend)->stream();
+  const Rotation& rotation = (*backend)->rotation();
+  RecurrentBenchReport report{.device = *device,
+                              .problem = problem,
+                              .batch = batch,
+                              .traffic_bytes = state_traffic(problem, batch),
+                              .copies = rotation.copies,
+                              .stays_in_l2 = rotation.stays_in_l2};
   const int slots = problem.snapshots ? problem.tokens : 1;
-  const std::int64_t held = state_bytes(problem) * batch * slots;
-  const Rotation rotation = rotation_for(
-      held, device->l2_bytes, static_cast<std::int64_t>(static_cast<double>(free->free_bytes) * kRoomShare),
-      2 + static_cast<double>(report.traffic_bytes) / kBytesPerUs, options.policy == L2Policy::cold, kStatesOverL2);
-  report.copies = rotation.copies, report.stays_in_l2 = rotation.stays_in_l2;
-  const auto memory = RecurrentMemory::make(problem, batch, rotation.copies, *stream);
-  if (!memory) return tl::unexpected(memory.error());
-  const auto checks = RecurrentCase::create(problem, {.batch = 2, .padded = true, .null_slots = true}, *stream);
-  if (!checks) return tl::unexpected(checks.error());
 
   std::vector<RecurrentKernel> kernels;
   kernels.reserve(1 + (options.sweep ? recurrent_search_space(device->arch, problem).size() : 0));
-  const auto entrant = [&](std::string mode, const RecurrentSpec& spec) -> Result<TimedKernel> {
-    auto kernel = RecurrentKernel::prepare(spec, cubins);
+  const auto entrant = [&](std::string mode, const RecurrentTunables& tunables) -> Result<TimedKernel> {
+    auto kernel = (*backend)->prepare(tunables);
     if (!kernel) return tl::unexpected(kernel.error());
-    const auto outcome = checks->check(*kernel, *stream);
-    if (!outcome) return tl::unexpected(outcome.error());
-    if (!outcome->first_failure.empty())
-      return fail(ErrorCode::wrong_result, fmt::format("{}: {}", kernel_name(spec), outcome->first_failure),
+    const auto failure = (*backend)->check(*kernel);
+    if (!failure) return tl::unexpected(failure.error());
+    if (!failure->empty())
+      return fail(ErrorCode::wrong_result, fmt::format("{}: {}", kernel_name(kernel->spec()), *failure),
                   "Run leanattn verify --only recurrent to see whether other kernels are affected.");
     kernels.push_back(*std::move(kernel));
     const RecurrentKernel& kept = kernels.back();
-    auto graph = TimedGraph::make(rotation.launches, *stream, [&](int launch, CUstream_st* capturing) {
-      return kept.launch(memory->args(launch % rotation.copies), batch, capturing);
-    });
+    auto graph = (*backend)->graph(kept);
     if (!graph) return tl::unexpected(graph.error());
-    return TimedKernel{{.mode = std::move(mode), .kernel = kernel_name(spec), .registers = kept.resources().registers},
-                       *std::move(graph)};
+    return TimedKernel{
+        {.mode = std::move(mode), .kernel = kernel_name(kept.spec()), .registers = kept.resources().registers},
+        *std::move(graph)};
   };
-  const auto limit = CopyLimit::load(*device, cubins);
-  if (!limit) return tl::unexpected(limit.error());
-  const auto fastest_copy = [&](const std::string& mode, int writes) -> Result<TimedKernel> {
-    std::vector<TimedKernel> ways;
-    for (const CopyVariant& variant : CopyLimit::variants()) {
-      auto graph = TimedGraph::make(rotation.launches, *stream, [&](int launch, CUstream_st* capturing) {
-        return limit->launch(variant, memory->states(launch % rotation.copies), memory->state_bytes_of_launch(), writes,
-                             capturing);
-      });
-      if (!graph) return tl::unexpected(graph.error());
-      ways.push_back({{.mode = mode, .kernel = variant.name}, *std::move(graph)});
-    }
-    return fastest_of(std::move(ways), *stream, cancel);
+  const auto copy_entrant = [&](std::string mode, int writes) -> Result<TimedKernel> {
+    auto copy = (*backend)->fastest_copy(writes);
+    if (!copy) return tl::unexpected(copy.error());
+    return TimedKernel{{.mode = std::move(mode), .kernel = std::move(copy->variant.name)}, std::move(copy->graph)};
   };
 
   std::vector<TimedKernel> entrants;
-  const RecurrentSpec chosen = default_spec(*device, problem, batch);
-  auto lean = entrant("lean", chosen);
+  auto lean = entrant("lean", default_spec(*device, problem, batch).tunables);
   if (!lean) return tl::unexpected(lean.error());
   entrants.push_back(*std::move(lean));
   std::vector<TimedKernel> tried;
   if (options.sweep) {
     for (const RecurrentTunables& tunables : recurrent_search_space(device->arch, problem)) {
-      auto made = entrant("tried", {.arch = device->arch, .problem = problem, .tunables = tunables});
+      auto made = entrant("tried", tunables);
       if (!made && made.error().code == ErrorCode::kernel_rejected) continue;
       if (!made) return tl::unexpected(made.error());
       tried.push_back(*std::move(made));
     }
-    if (auto ok = run_rounds(tried, kFewRounds, *stream, cancel); !ok) return tl::unexpected(ok.error());
+    if (auto ok = run_rounds(tried, kFewRounds, stream, cancel); !ok) return tl::unexpected(ok.error());
     std::sort(tried.begin(), tried.end(),
               [](const TimedKernel& a, const TimedKernel& b) { return median(a.samples) < median(b.samples); });
     entrants.push_back({tried.front().line, std::move(tried.front().graph)});
@@ -142,15 +108,15 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
     if (tried.size() > kMostTried) tried.erase(tried.begin() + kMostTried, tried.end());
   }
   const std::size_t copy_at = entrants.size();
-  auto copy = fastest_copy("copy", 1);
+  auto copy = copy_entrant("copy", 1);
   if (!copy) return tl::unexpected(copy.error());
   entrants.push_back(*std::move(copy));
   if (slots > 1) {
-    auto traffic = fastest_copy("traffic", slots);
+    auto traffic = copy_entrant("traffic", slots);
     if (!traffic) return tl::unexpected(traffic.error());
     entrants.push_back(*std::move(traffic));
   }
-  if (auto ok = run_rounds(entrants, options.rounds, *stream, cancel); !ok) return tl::unexpected(ok.error());
+  if (auto ok = run_rounds(entrants, options.rounds, stream, cancel); !ok) return tl::unexpected(ok.error());
 
   const std::vector<double> copy_us = entrants[copy_at].samples, traffic_us = entrants.back().samples;
   for (TimedKernel& each : tried) entrants.push_back(std::move(each));
@@ -158,7 +124,7 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
     const Summary summary = summarize(each.samples);
     RecurrentBenchLine& line = each.line;
     line.median_us = summary.median, line.low_us = summary.low, line.high_us = summary.high;
-    const std::int64_t bytes = line.mode == "copy" ? 2 * memory->state_bytes_of_launch() : report.traffic_bytes;
+    const std::int64_t bytes = line.mode == "copy" ? 2 * batch * state_bytes(problem) : report.traffic_bytes;
     line.gb_per_s = static_cast<double>(bytes) / (summary.median * 1e3);
     const bool paired = line.mode != "tried";  // the others were timed in rounds of their own
     const auto ratio = [&](const std::vector<double>& to) {

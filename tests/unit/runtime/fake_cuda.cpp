@@ -29,6 +29,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
   unsigned flags = 0;
+  std::size_t launches = 0;  ///< that were recorded before it
 };
 struct CUgraph_st {
   std::vector<FakeLaunch> launches;
@@ -529,7 +530,11 @@ CUresult cuEventDestroy(CUevent event) {
   --gpu.live_events;
   return CUDA_SUCCESS;
 }
-CUresult cuEventRecord(CUevent, CUstream) { return CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent event, CUstream) {
+  LOCKED();
+  event->launches = gpu.launches.size();
+  return CUDA_SUCCESS;
+}
 CUresult cuEventSynchronize(CUevent) {
   ENTER(cuEventSynchronize);
   return finish();
@@ -541,6 +546,11 @@ CUresult cuEventQuery(CUevent) {
 CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
   if (((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
   *milliseconds = 0.25f;
+  LOCKED();
+  if (!gpu.launch_us) return CUDA_SUCCESS;
+  double us = 0;
+  for (std::size_t i = start->launches; i < end->launches; ++i) us += gpu.launch_us(gpu.launches[i].kernel);
+  *milliseconds = static_cast<float>(us / 1000);
   return CUDA_SUCCESS;
 }
 

@@ -76,6 +76,8 @@ struct FakeGpu {
   bool knows_pointers = false;  ///< every pointer but one is device memory
   CUdeviceptr unknown_pointer = 0;
   std::function<void(const std::string& kernel, void** params)> run;  ///< what stands for a launch outside captures
+  /// What a launch takes, in microseconds, between two events. Null: any two events are 250 us apart.
+  std::function<double(const std::string& kernel)> launch_us;
   FakeExecutor executor;
   std::function<void(CUtensorMap* map, const FakeTensorMap& encoded)> encode;  ///< what a tensor map is to hold
 

@@ -1,4 +1,4 @@
-#include "tuner/evaluate/recurrent_memory.hpp"
+#include "tuner/backend/recurrent_memory.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,85 @@
+#include "cli/flags/recurrent_flags.hpp"
+
+#include <CLI/CLI.hpp>
+#include <tuple>
+
+#include "cli/flags/sizes.hpp"
+#include "generator/parse_enum.hpp"
+
+namespace leanattn {
+inline namespace v1 {
+
+Result<void> read_number(const char* flag, const std::string& text, int& out) {
+  const auto number = parse_size(flag, text, 1, 1 << 20);
+  if (!number) return tl::unexpected(number.error());
+  out = static_cast<int>(*number);
+  return {};
+}
+
+Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
+  const auto kind = parse_recurrent_kind(flags.kind);
+  if (!kind) return tl::unexpected(kind.error());
+  RecurrentProblem problem = usual_problem(*kind);
+  const auto state = parse_state_type(flags.state);
+  if (!state) return tl::unexpected(state.error());
+  problem.state = *state;
+  const auto dtype = parse_dtype(flags.dtype);
+  if (!dtype) return tl::unexpected(dtype.error());
+  problem.dtype = *dtype;
+  const auto output_gate = parse_output_gate(flags.output_gate);
+  if (!output_gate) return tl::unexpected(output_gate.error());
+  problem.output_gate = *output_gate;
+  if (!flags.gates.empty()) {
+    const auto gates = parse_gates(flags.gates);
+    if (!gates) return tl::unexpected(gates.error());
+    problem.gates = *gates;
+  }
+  for (const auto& [flag, text, number] : {std::tuple{"--qk-heads", &flags.qk_heads, &problem.qk_heads},
+                                           {"--v-heads", &flags.v_heads, &problem.v_heads},
+                                           {"--key-dim", &flags.key_dim, &problem.key_dim},
+                                           {"--value-dim", &flags.value_dim, &problem.value_dim},
+                                           {"--tokens", &flags.tokens, &problem.tokens}}) {
+    if (auto ok = read_number(flag, *text, *number); !ok) return tl::unexpected(ok.error());
+  }
+  if (!flags.conv_width.empty()) {
+    if (auto ok = read_number("--conv-width", flags.conv_width, problem.conv_width); !ok)
+      return tl::unexpected(ok.error());
+  }
+  problem.ragged = flags.ragged, problem.snapshots = flags.snapshots;
+  if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
+  return problem;
+}
+
+Result<std::vector<int>> batches_of(const RecurrentFlags& flags, const std::string& batches) {
+  const auto sizes = parse_size_list("--batch", flags.batch.empty() ? batches : flags.batch, 1, 65535);
+  if (!sizes) return tl::unexpected(sizes.error());
+  return std::vector<int>(sizes->begin(), sizes->end());
+}
+
+void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::string& batches) {
+  const std::string kinds = names_of(kRecurrentKinds, "|"), forms = names_of(kGates, "|");
+  command.add_option("--kind", flags.kind, "How a token changes the state; default gated_delta")->type_name(kinds);
+  command.add_option("--gates", flags.gates, "Where decays and weights come from; default: the kind's usual form")
+      ->type_name(forms);
+  command.add_option("--qk-heads", flags.qk_heads, "Heads of q and k; default 16")->type_name("N");
+  command.add_option("--v-heads", flags.v_heads, "Heads of v and of the state; default 32")->type_name("N");
+  command.add_option("--key-dim", flags.key_dim, "K, the columns of a head's state; default 128")->type_name("N");
+  command.add_option("--value-dim", flags.value_dim, "V, the rows of a head's state; default 128")->type_name("N");
+  command.add_option("--state", flags.state, "The type of the state in memory; default fp32")->type_name("fp32|bf16");
+  command.add_option("--dtype", flags.dtype, "The type of q, k, v and o; default bf16")->type_name("bf16|fp16");
+  command
+      .add_option("--output-gate", flags.output_gate,
+                  "Normalise the output, and multiply it by this function of z; default none")
+      ->type_name(names_of(kOutputGates, "|"));
+  command.add_option("--tokens", flags.tokens, "Tokens of a request in a step, 1 to 16; default 1")->type_name("N");
+  command
+      .add_option("--conv-width", flags.conv_width,
+                  "Send q, k and v through a short convolution of so many tokens, 2 to 4; default: none")
+      ->type_name("N");
+  command.add_flag("--ragged", flags.ragged, "Each request has its own number of tokens");
+  command.add_flag("--snapshots", flags.snapshots, "Store the state after each token, in slots of their own");
+  command.add_option("--batch", flags.batch, "Requests of a step; default " + batches)->type_name("LIST");
+}
+
+}  // namespace v1
+}  // namespace leanattn

@@ -1,0 +1,35 @@
+// recurrent_flags.hpp -- RecurrentFlags: the problem that a command of `leanattn recurrent` is about. Main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "generator/recurrent/recurrent_problem.hpp"
+
+namespace CLI {
+class App;
+}
+
+namespace leanattn {
+inline namespace v1 {
+
+/// What was given, as text.
+struct RecurrentFlags {
+  std::string kind = "gated_delta", gates, state = "fp32", dtype = "bf16", output_gate = "none";
+  std::string qk_heads = "16", v_heads = "32", key_dim = "128", value_dim = "128", tokens = "1", batch, conv_width;
+  bool ragged = false, snapshots = false;
+};
+
+/// Registers them. The help names `batches` as the default of --batch. `flags` must live until the program has run.
+void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::string& batches);
+
+/// Errors: invalid_argument, unsupported.
+Result<RecurrentProblem> problem_of(const RecurrentFlags& flags);
+/// What --batch says, or its default. Errors: invalid_argument.
+Result<std::vector<int>> batches_of(const RecurrentFlags& flags, const std::string& batches);
+
+/// Reads a flag's number into `out`. Errors: invalid_argument.
+Result<void> read_number(const char* flag, const std::string& text, int& out);
+
+}  // namespace v1
+}  // namespace leanattn
