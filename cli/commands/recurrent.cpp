@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.hpp"
 #include "cli/commands/recurrent_tune.hpp"
@@ -13,6 +14,8 @@
 #include "cli/flags/recurrent_flags.hpp"
 #include "cli/flags/sizes.hpp"
 #include "cli/help/command_page.hpp"
+#include "generator/recurrent/recurrent_json.hpp"
+#include "runtime/lookup/device_identity.hpp"
 #include "runtime/recurrent/recurrent_choice.hpp"
 #include "tuner/evaluate/recurrent_bench.hpp"
 
@@ -23,11 +26,11 @@ namespace {
 const std::string kOneRequest = "1", kTunedBatches = "1,2,4,8,16,32,64,128";
 
 struct RecurrentCommands {
-  CLI::App *bench = nullptr, *emit = nullptr, *tune = nullptr;
+  CLI::App *bench = nullptr, *emit = nullptr, *tune = nullptr, *lookup = nullptr;
   RecurrentFlags problem;
+  DeviceFlags device;
   bool sweep = false;
-  std::string rounds = "31", policy = "cold", jobs, out, arch;
-  int device = 0;
+  std::string rounds = "31", policy = "cold", jobs, out;
 };
 
 void print_report(const RecurrentBenchReport& report) {
@@ -52,16 +55,33 @@ void print_report(const RecurrentBenchReport& report) {
   if (report.stays_in_l2) warn("The memory holds too few states for cold times: some stay in L2.");
 }
 
+/// A GPU, and what look-ups answer from.
+struct KnownWinners {
+  Target target;
+  WinnerTable winners;
+};
+
+Result<KnownWinners> known_winners(const DeviceFlags& device, const Caches& caches) {
+  const auto target = resolve_target(device, caches);
+  if (!target) return tl::unexpected(target.error());
+  LayeredWinners layers = load_layered_winners(target->model, caches.directory, current_software(target->facts));
+  for (const std::string& warning : layers.warnings) warn(warning);
+  return KnownWinners{*target, WinnerTable(target->facts, by_problem(std::move(layers)))};
+}
+
 int run_bench(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
   const auto batches = batches_of(flags.problem, kOneRequest);
   if (!batches) return report_error(batches.error());
-  RecurrentBenchOptions options{.device = flags.device, .sweep = flags.sweep};
+  RecurrentBenchOptions options{.device = flags.device.device, .sweep = flags.sweep};
   const auto policy = parse_l2_policy(flags.policy);
   if (!policy) return report_error(policy.error());
   options.policy = *policy;
   if (auto ok = read_number("--rounds", flags.rounds, options.rounds); !ok) return report_error(ok.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
+  const auto known = known_winners(flags.device, *caches);
+  if (!known) return report_error(known.error());
+  options.winners = known->winners.recurrent_winners(problem);
   const std::atomic<bool>* stop = stop_on_signals();
   std::vector<RecurrentBenchReport> reports;
   for (const int batch : *batches) {
@@ -77,16 +97,69 @@ int run_bench(const Console& console, const RecurrentCommands& flags, const Recu
   return written ? kExitOk : report_error(written.error());
 }
 
-int run_emit(const RecurrentCommands& flags, const RecurrentProblem& problem) {
-  DeviceFlags device;
-  device.arch = flags.arch;
-  const auto facts = offline_facts(device);
-  if (!facts) return report_error(facts.error());
+int run_emit(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
   const auto batches = batches_of(flags.problem, kOneRequest);
   if (!batches) return report_error(batches.error());
-  const auto kernel = emit(default_spec(*facts, problem, batches->front()));
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  const auto known = known_winners(flags.device, *caches);
+  if (!known) return report_error(known.error());
+  const auto order =
+      recurrent_launch_order(known->target.facts, problem, batches->front(), known->winners.recurrent_winners(problem));
+  const auto kernel = emit(order.front().spec);
   if (!kernel) return report_error(kernel.error());
   print(kernel->source);
+  return kExitOk;
+}
+
+std::string basis(const RecurrentChoice& choice) {
+  std::string text(to_string(choice.provenance));
+  if (!choice.winner) return text;
+  if (choice.provenance == Provenance::nearest) text += fmt::format(" (batch {})", choice.winner->batch);
+  return text + (choice.winner->stale ? " (stale)" : "");
+}
+
+nlohmann::ordered_json answer_json(int batch, const RecurrentChoice& choice) {
+  using Json = nlohmann::ordered_json;
+  const auto& winner = choice.winner;
+  return {{"batch", batch},
+          {"provenance", to_string(choice.provenance)},
+          {"kernel", kernel_name(choice.spec)},
+          {"config", Json::parse(to_json(choice.spec))},
+          {"tuned_batch", winner ? Json(winner->batch) : Json(nullptr)},
+          {"tuned_us", winner ? Json(winner->us) : Json(nullptr)},
+          {"layer", winner ? winner->layer : std::string()},
+          {"stale", winner && winner->stale}};
+}
+
+int run_lookup(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
+  const auto batches = batches_of(flags.problem, kTunedBatches);
+  if (!batches) return report_error(batches.error());
+  const Result<Caches> caches = open_caches(console, CacheNeed::optional);
+  if (!caches) return report_error(caches.error());
+  const auto known = known_winners(flags.device, *caches);
+  if (!known) return report_error(known.error());
+  const DeviceFacts& device = known->target.facts;
+  nlohmann::ordered_json document{{"schema_version", 1},
+                                  {"device", device.name},
+                                  {"arch", to_string(device.arch)},
+                                  {"sms", device.sm_count},
+                                  {"problem", nlohmann::ordered_json::parse(to_json(problem))},
+                                  {"answers", nlohmann::ordered_json::array()}};
+  Table table{.headings = {"batch", "from", "layer", "measured us", "kernel"}, .rows = {}, .right_aligned = "rllrl"};
+  for (const int batch : *batches) {
+    const RecurrentChoice choice =
+        recurrent_launch_order(device, problem, batch, known->winners.recurrent_winners(problem)).front();
+    document["answers"].push_back(answer_json(batch, choice));
+    table.rows.push_back({std::to_string(batch), basis(choice), choice.winner ? choice.winner->layer : "-",
+                          choice.winner ? fmt::format("{:.2f}", choice.winner->us) : "-", kernel_name(choice.spec)});
+  }
+  if (console.json) {
+    print_json(document);
+  } else {
+    print_text(fmt::format("{}, {}\n", device.name, describe(problem)));
+    print_table(table);
+  }
   return kExitOk;
 }
 
@@ -97,7 +170,7 @@ int run_tune(const Console& console, const RecurrentCommands& flags, const Recur
   if (!policy) return report_error(policy.error());
   RecurrentTuneRequest request{.problem = problem,
                                .batches = *batches,
-                               .device = flags.device,
+                               .device = flags.device.device,
                                .policy = *policy,
                                .command = console.command_line};
   if (!flags.jobs.empty()) {
@@ -109,7 +182,8 @@ int run_tune(const Console& console, const RecurrentCommands& flags, const Recur
 int run(const Console& console, const RecurrentCommands& flags) {
   const auto problem = problem_of(flags.problem);
   if (!problem) return report_error(problem.error());
-  if (flags.emit->parsed()) return run_emit(flags, *problem);
+  if (flags.emit->parsed()) return run_emit(console, flags, *problem);
+  if (flags.lookup->parsed()) return run_lookup(console, flags, *problem);
   return flags.tune->parsed() ? run_tune(console, flags, *problem) : run_bench(console, flags, *problem);
 }
 
@@ -118,15 +192,15 @@ void add_measuring_flags(CLI::App& command, RecurrentCommands& flags) {
       .add_option("--l2", flags.policy,
                   "The L2 policy. cold: states come from memory; warm: they are in L2; default cold")
       ->type_name("cold|warm");
-  command.add_option("--device", flags.device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
+  command.add_option("--device", flags.device.device, "The CUDA ordinal of the GPU; default 0")->type_name("N");
 }
 
 }  // namespace
 
 Command add_recurrent(CLI::App& program) {
   auto flags = std::make_shared<RecurrentCommands>();
-  CLI::App* app =
-      program.add_subcommand("recurrent", "Tune, time and emit kernels of layers that keep a state instead of KV");
+  CLI::App* app = program.add_subcommand(
+      "recurrent", "Tune, look up, time and emit kernels of layers that keep a state instead of KV");
   app->require_subcommand(1);
   flags->tune = app->add_subcommand("tune", "Find the fastest kernel for steps of each size, and record it");
   add_recurrent_flags(*flags->tune, flags->problem, kTunedBatches);
@@ -141,17 +215,21 @@ Command add_recurrent(CLI::App& program) {
       ->type_name("PATH");
   flags->emit = app->add_subcommand("emit", "Print the kernel of a decode step");
   add_recurrent_flags(*flags->emit, flags->problem, kOneRequest);
-  flags->emit->add_option("--arch", flags->arch, "An architecture or the name of a GPU, such as h100")
-      ->required()
-      ->type_name("ARCH");
+  add_device_flags(*flags->emit, flags->device);
+  flags->lookup = app->add_subcommand("lookup", "Say which kernel would be launched, and on what that rests");
+  add_recurrent_flags(*flags->lookup, flags->problem, kTunedBatches);
+  add_device_flags(*flags->lookup, flags->device);
   const Example tuning = {"Tune the steps of Qwen3.5's layers", "leanattn recurrent tune --v-heads 64"},
                 bench = {"Time a step of Qwen3.5's layers", "leanattn recurrent bench --v-heads 64 --batch 1,32"},
+                looking = {"Say what Qwen3.5's layers would be launched with",
+                           "leanattn recurrent lookup --v-heads 64 --batch 1,24"},
                 emitting = {"Print a kernel of Kimi Linear's layers",
                             "leanattn recurrent emit --kind kda --qk-heads 32 --arch h100"};
   set_examples(*flags->tune, {tuning});
   set_examples(*flags->bench, {bench});
   set_examples(*flags->emit, {emitting});
-  set_examples(*app, {tuning, bench, emitting});
+  set_examples(*flags->lookup, {looking});
+  set_examples(*app, {tuning, bench, looking, emitting});
   return {app, [flags](const Console& console) { return run(console, *flags); }};
 }
 

@@ -131,8 +131,8 @@ static inline void leanattn_recurrent_args_init(leanattn_recurrent_args* args) {
 /* A plan: a loaded kernel for one layer and about so many requests. */
 typedef struct leanattn_recurrent_plan leanattn_recurrent_plan;
 
-/* Finds the kernel for steps of about `batch` requests, which decides how fast a launch is, never whether it is right.
- * Compiles and loads it the first time, and takes a lock. The plan belongs to the engine, and is valid until
+/* Finds the kernel for steps of about `batch` requests, which decides how fast a launch is, never whether it is right:
+ * the tuned one of this batch or of one near, else by a rule. Compiles and loads it the first time, and takes a lock. The plan belongs to the engine, and is valid until
  * leanattn_engine_destroy. Errors: invalid_argument, unsupported, not_prepared (the kernel is not loaded, and the
  * stream is being captured), nvrtc_missing, compile_failed, kernel_rejected, load_failed, out_of_memory, context_lost.
  */

@@ -90,7 +90,10 @@ Result<const RecurrentPlanCore*> EngineCore::plan_recurrent(const RecurrentProbl
                                                             CUstream_st* stream) {
   const auto capturing = stream == nullptr ? Result<bool>(false) : parts_.is_capturing(stream);
   if (!capturing) return tl::unexpected(capturing.error());
-  return recurrent_->get(parts_.device, problem, batch, *capturing);
+  const Winners now = winners();
+  const auto plan = recurrent_->get(parts_.device, {problem, batch, *capturing}, *now.table, now.generation);
+  if (now.table->locked()) late_winners_->request();
+  return plan;
 }
 
 Result<void> EngineCore::check() const { return parts_.status ? parts_.status->check() : Result<void>{}; }

@@ -13,7 +13,6 @@
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
 #include "runtime/engine/argument_checks.hpp"
-#include "runtime/recurrent/recurrent_choice.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -302,25 +301,50 @@ Result<void> RecurrentPlanCore::launch(const leanattn_recurrent_args& args, CUst
   return kernel_.launch(*bound, args.batch, stream);
 }
 
-Result<const RecurrentPlanCore*> RecurrentPlans::get(const DeviceFacts& device, const RecurrentProblem& problem,
-                                                     int batch, bool capturing) {
-  if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
-  if (batch < 1)
-    return detail::invalid(fmt::format("batch is {}", batch), "Give about how many requests steps will have.");
-  const RecurrentSpec spec = default_spec(device, problem, batch);
+Result<const RecurrentPlanCore*> RecurrentPlans::get(const DeviceFacts& device, const Request& request,
+                                                     const WinnerTable& winners, std::uint64_t generation) {
+  const RecurrentProblem& problem = request.problem;
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<RecurrentPlanCore>& plan = plans_[kernel_name(spec)];
-  if (plan != nullptr) return plan.get();
+  auto known = std::find_if(answers_.begin(), answers_.end(), [&](const auto& of) { return of.first == problem; });
+  const Answer before = known == answers_.end() ? Answer{} : known->second[request.batch];
+  if (before.plan != nullptr && before.generation == generation) return before.plan;
+  if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
+  if (request.batch < 1)
+    return detail::invalid(fmt::format("batch is {}", request.batch), "Give about how many requests steps will have.");
+  if (std::exchange(generation_, generation) != generation) failed_.clear();
+  const auto plan = first_of(recurrent_launch_order(device, problem, request.batch, winners.recurrent_winners(problem)),
+                             request.capturing);
+  // A stream that is being captured cannot wait for the kernel of a new winner. The plan of before is as right.
+  if (!plan && plan.error().code == ErrorCode::not_prepared && before.plan != nullptr) return before.plan;
+  if (!plan) return plan;
+  if (known == answers_.end()) known = answers_.insert(answers_.end(), {problem, {}});
+  known->second[request.batch] = {*plan, generation};
+  return plan;
+}
+
+Result<const RecurrentPlanCore*> RecurrentPlans::first_of(std::span<const RecurrentChoice> order, bool capturing) {
+  Result<const RecurrentPlanCore*> plan = nullptr;
+  for (const RecurrentChoice& choice : order) {
+    plan = load(choice.spec, capturing);
+    if (plan || !is_about_the_kernel(plan.error().code)) break;
+    failed_.emplace(kernel_name(choice.spec), plan.error());
+  }
+  return plan;
+}
+
+Result<const RecurrentPlanCore*> RecurrentPlans::load(const RecurrentSpec& spec, bool capturing) {
+  const std::string name = kernel_name(spec);
+  if (const auto found = plans_.find(name); found != plans_.end()) return found->second.get();
+  if (const auto failed = failed_.find(name); failed != failed_.end()) return tl::unexpected(failed->second);
   if (capturing)
-    return fail(ErrorCode::not_prepared,
-                fmt::format("{} is not loaded yet, and the stream is being captured", kernel_name(spec)),
+    return fail(ErrorCode::not_prepared, fmt::format("{} is not loaded yet, and the stream is being captured", name),
                 "Make the plan before the stream capture begins.");
   const CurrentContext scope(context_);
   if (!scope.entered()) return tl::unexpected(scope.entered().error());
   auto kernel = RecurrentKernel::prepare(spec, cubins_);
   if (!kernel) return tl::unexpected(kernel.error());
-  plan = std::make_unique<RecurrentPlanCore>(*std::move(kernel), context_, is_capturing_);
-  return plan.get();
+  auto plan = std::make_unique<RecurrentPlanCore>(*std::move(kernel), context_, is_capturing_);
+  return plans_.emplace(name, std::move(plan)).first->second.get();
 }
 
 }  // namespace v1

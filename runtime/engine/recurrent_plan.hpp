@@ -2,13 +2,19 @@
 // RecurrentPlans: those of an engine. Thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "leanattn/recurrent.h"
+#include "runtime/recurrent/recurrent_choice.hpp"
 #include "runtime/recurrent/recurrent_kernel.hpp"
 
 /// The opaque handle of the C ABI. Every object of it is the base of a RecurrentPlanCore.
@@ -18,8 +24,6 @@ struct CUctx_st;
 
 namespace leanattn {
 inline namespace v1 {
-
-struct DeviceFacts;  // runtime/cuda/device.hpp
 
 /// The arguments as kernels take them. Errors: invalid_argument, with the name of the argument and its value.
 Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const leanattn_recurrent_args& args);
@@ -59,17 +63,33 @@ class RecurrentPlans {
   RecurrentPlans(CUctx_st* context, CubinCache* cubins, IsCapturing is_capturing)
       : context_(context), cubins_(cubins), is_capturing_(std::move(is_capturing)) {}
 
-  /// See leanattn_engine_recurrent_plan. `capturing` says that CUDA is capturing the stream, so that nothing may be
-  /// loaded.
-  Result<const RecurrentPlanCore*> get(const DeviceFacts& device, const RecurrentProblem& problem, int batch,
-                                       bool capturing);
+  struct Request {
+    const RecurrentProblem& problem;
+    int batch;
+    bool capturing;  ///< CUDA is capturing the stream, so that nothing may be loaded
+  };
+  /// See leanattn_engine_recurrent_plan. What was looked up before is looked up anew where `generation`, that of the
+  /// winners, is another one.
+  Result<const RecurrentPlanCore*> get(const DeviceFacts& device, const Request& request, const WinnerTable& winners,
+                                       std::uint64_t generation);
 
  private:
+  /// The plan of the first kernel that can be launched. Called with the lock. Errors: that of the last kernel.
+  Result<const RecurrentPlanCore*> first_of(std::span<const RecurrentChoice> order, bool capturing);
+  Result<const RecurrentPlanCore*> load(const RecurrentSpec& spec, bool capturing);
+
   CUctx_st* const context_;
   CubinCache* const cubins_;
   const IsCapturing is_capturing_;
   std::mutex mutex_;                                                 ///< guards what follows
   std::map<std::string, std::unique_ptr<RecurrentPlanCore>> plans_;  ///< by kernel_name()
+  struct Answer {
+    const RecurrentPlanCore* plan = nullptr;
+    std::uint64_t generation = 0;  ///< of the winners on which it rests
+  };
+  std::vector<std::pair<RecurrentProblem, std::unordered_map<int, Answer>>> answers_;  ///< by problem and batch
+  std::map<std::string, Error> failed_;  ///< why kernels do not compile or load, by kernel_name()
+  std::uint64_t generation_ = 0;         ///< of the winners since which they have failed
 };
 
 }  // namespace v1

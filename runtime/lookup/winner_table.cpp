@@ -437,6 +437,10 @@ std::vector<Choice> WinnerTable::launch_order(const DecodeProblem& asked, const 
   return order;
 }
 
+std::span<const RecurrentWinner> WinnerTable::recurrent_winners(const RecurrentProblem& problem) const {
+  return impl_->problems.find(problem);
+}
+
 std::size_t WinnerTable::size() const { return impl_->problems.size(); }
 std::size_t WinnerTable::skipped() const { return impl_->problems.skipped(); }
 bool WinnerTable::locked() const { return impl_->problems.locked(); }

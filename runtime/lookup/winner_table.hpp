@@ -4,12 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cache/layers.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/lookup/recurrent_winners.hpp"
 #include "runtime/problem.hpp"
 
 namespace leanattn {
@@ -81,6 +83,9 @@ class WinnerTable {
   /// What to launch, in order, where kernels do not compile or load: the answer of find(), the next best that was
   /// measured for this shape, what would be predicted without these two kernels, and default_configs(). None twice.
   std::vector<Choice> launch_order(const DecodeProblem& problem, const Shape& shape) const;
+  /// The winners of a problem of operation `recurrent`, which live as long as the table. They are read once. Takes a
+  /// lock.
+  std::span<const RecurrentWinner> recurrent_winners(const RecurrentProblem& problem) const;
   /// How many winners have been read, and how many rows were skipped meanwhile.
   std::size_t size() const;
   std::size_t skipped() const;

@@ -19,7 +19,13 @@ WonProblems::WonProblems(const DeviceFacts& device, WinnersByProblem source)
   for (std::string& text : source_.problems) {
     const auto problem = problem_from_json(text);
     if (!problem) {
-      if (!recurrent_problem_from_json(text)) unknown.push_back(std::move(text));
+      const auto recurrent = recurrent_problem_from_json(text);
+      if (!recurrent) {
+        unknown.push_back(std::move(text));
+        continue;
+      }
+      if (find_won(*recurrent) == nullptr) recurrent_.push_back({.problem = *recurrent});
+      find_won(*recurrent)->texts.push_back(std::move(text));
       continue;
     }
     Problem*& known = by_key_[make_lookup_key(*problem, {})];
@@ -39,6 +45,27 @@ const ProblemWinners* WonProblems::find(const DecodeProblem& problem) const {
   if (const ProblemWinners* winners = found->second->winners.load(std::memory_order_acquire)) return winners;
   read({found->second});
   return found->second->winners.load(std::memory_order_acquire);
+}
+
+std::span<const RecurrentWinner> WonProblems::find(const RecurrentProblem& problem) const {
+  const std::lock_guard lock(mutex_);
+  RecurrentWon* const won = find_won(problem);
+  if (won == nullptr) return {};
+  if (std::exchange(won->read, true)) return won->winners;
+  LayeredWinners read = source_.read(won->texts);
+  std::size_t skipped = 0;
+  won->winners = recurrent_winners(device_, problem, read.entries, skipped);
+  size_.fetch_add(won->winners.size(), std::memory_order_relaxed);
+  skipped_.fetch_add(skipped, std::memory_order_relaxed);
+  if (read.locked) locked_ = true;
+  warn(std::move(read.warnings));
+  return won->winners;
+}
+
+WonProblems::RecurrentWon* WonProblems::find_won(const RecurrentProblem& problem) const {
+  const auto found = std::find_if(recurrent_.begin(), recurrent_.end(),
+                                  [&](const RecurrentWon& won) { return won.problem == problem; });
+  return found == recurrent_.end() ? nullptr : &*found;
 }
 
 std::vector<const ProblemWinners*> WonProblems::find_all(

@@ -88,7 +88,7 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
   };
 
   std::vector<TimedKernel> entrants;
-  auto lean = entrant("lean", default_spec(*device, problem, batch).tunables);
+  auto lean = entrant("lean", recurrent_launch_order(*device, problem, batch, options.winners).front().spec.tunables);
   if (!lean) return tl::unexpected(lean.error());
   entrants.push_back(*std::move(lean));
   std::vector<TimedKernel> tried;

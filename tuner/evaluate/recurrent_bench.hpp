@@ -3,12 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "cache/cubin/cubin_db.hpp"
 #include "generator/recurrent/recurrent_spec.hpp"
 #include "runtime/cuda/device.hpp"
+#include "runtime/lookup/recurrent_winners.hpp"
 #include "runtime/problem.hpp"
 
 namespace leanattn {
@@ -17,13 +19,15 @@ inline namespace v1 {
 struct RecurrentBenchOptions {
   int device = 0;
   int rounds = 31;
-  bool sweep = false;  ///< also times the whole search space, in few rounds, and the best of it beside the default
-  L2Policy policy = L2Policy::cold;  ///< cold: states come from memory; warm: a launch finds them in L2
+  bool sweep =
+      false;  ///< also times the whole search space, in few rounds, and the best of it beside the look-up's answer
+  L2Policy policy = L2Policy::cold;               ///< cold: states come from memory; warm: a launch finds them in L2
+  std::span<const RecurrentWinner> winners = {};  ///< from which look-ups answer
 };
 
 struct RecurrentBenchLine {
-  /// "lean" (the default kernel), "best" (of the search space), "tried" (others of it, the fastest first), "copy" (one
-  /// read and one write of the states in place) or "traffic" (one read, and a write for each snapshot).
+  /// "lean" (what look-ups answer), "best" (of the search space), "tried" (others of it, the fastest first), "copy"
+  /// (one read and one write of the states in place) or "traffic" (one read, and a write for each snapshot).
   std::string mode;
   std::string kernel;
   int registers = 0;  ///< a thread; 0 for copies

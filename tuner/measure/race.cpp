@@ -53,7 +53,7 @@ std::string Race::noise() const {
   if (lowest_clock_mhz_ < kSteadyClock * highest_clock_mhz_)
     add("SM clock " + std::to_string(lowest_clock_mhz_) + " to " + std::to_string(highest_clock_mhz_) + " MHz");
   if (!neighbours_.empty()) add(neighbours_);
-  if (stays_in_l2_) add("K and V stay in L2");
+  if (stays_in_l2_) add("what is read stays in L2");
   return text;
 }
 

@@ -25,7 +25,7 @@ struct RoundTimes {
   std::string throttle = {};    ///< reasons for slow clocks right after the round; empty when there are none
   int sm_clock_mhz = 0;         ///< right after the round; 0: unknown
   std::string neighbours = {};  ///< other processes on the GPU when the shape began; empty when there were none
-  bool stays_in_l2 = false;     ///< K and V do, although they should come from memory (Rotation)
+  bool stays_in_l2 = false;     ///< what is read does, although it should come from memory (Rotation)
 };
 
 /// Rounds with a larger sentinel_drift do not count.
@@ -58,7 +58,7 @@ class Race {
   int rounds() const { return rounds_; }  ///< rounds that counted
   int discarded() const { return discarded_; }
   /// Why the samples should be doubted: rounds that counted although they were not quiet, a clock that changed, other
-  /// processes on the GPU (which may be idle, so that rounds beside them count), and K and V that stay in L2.
+  /// processes on the GPU (which may be idle, so that rounds beside them count), and data that stays in L2.
   std::string noise() const;
   /// The samples of a candidate: one for each counted round until it dropped out.
   std::span<const double> samples(std::size_t candidate) const { return samples_[candidate]; }

@@ -87,8 +87,7 @@ RecurrentTrial trial_of(const RecurrentSpec& spec, int batch, TrialStatus status
 
 /// Whether an error is one of a kernel, and the GPU goes on without it.
 bool is_of_kernel(const Error& error) {
-  return error.code == ErrorCode::kernel_rejected || error.code == ErrorCode::compile_failed ||
-         error.code == ErrorCode::load_failed || error.code == ErrorCode::launch_failed;
+  return is_about_the_kernel(error.code) || error.code == ErrorCode::launch_failed;
 }
 
 /// The kernels of the search space that give right results, best guess first. What fails is kept as a trial of every

@@ -569,11 +569,13 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, 
   std::memcpy(&table, static_cast<const char*>(code) + 40, 8);
   std::memcpy(&entry_size, static_cast<const char*>(code) + 58, 2);
   std::memcpy(&entries, static_cast<const char*>(code) + 60, 2);
+  const std::string image(static_cast<const char*>(code), table + std::uint64_t{entry_size} * entries);
+  if (!gpu.refused_kernel.empty() && image.find(gpu.refused_kernel) != std::string::npos)
+    return CUDA_ERROR_NO_BINARY_FOR_GPU;
   std::shared_ptr<const void> loaded;
   if (gpu.executor.load) loaded = gpu.executor.load(static_cast<const char*>(code));
   if (gpu.executor.load && loaded == nullptr) return CUDA_ERROR_NO_BINARY_FOR_GPU;
-  *library = new CUlib_st{
-      std::string(static_cast<const char*>(code), table + std::uint64_t{entry_size} * entries), loaded, {}};
+  *library = new CUlib_st{image, loaded, {}};
   ++gpu.live_libraries;
   return CUDA_SUCCESS;
 }

@@ -72,6 +72,7 @@ struct FakeGpu {
 
   // How it shall behave.
   std::map<std::string, CUresult> fail_once;  ///< the named entry point fails once with this status
+  std::string refused_kernel;                 ///< images with a kernel of this name do not load
   bool quiet = false;  ///< launches and tensor maps succeed at once and leave no record: for timing and counting
   bool knows_pointers = false;  ///< every pointer but one is device memory
   CUdeviceptr unknown_pointer = 0;

@@ -1,12 +1,16 @@
 // recurrent_test.cpp -- layers with a recurrent state through the public C++ interface, on a fictional GPU: what
-// arrives at the kernel, and what is refused by name.
+// arrives at the kernel, what is refused by name, and which winners are taken.
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <optional>
 
+#include "cache/tuning/tuning_db.hpp"
 #include "fake_gpu_fixture.hpp"
+#include "generator/recurrent/recurrent_json.hpp"
 #include "leanattn/recurrent.hpp"
+#include "runtime/lookup/device_identity.hpp"
+#include "runtime/recurrent/recurrent_choice.hpp"
 
 namespace leanattn {
 namespace {
@@ -231,6 +235,111 @@ TEST_F(FakeGpuRecurrent, DebuggingLooksAtTheSlotsAndReadersOfAConvolution) {
   expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "requests 0 and 1 both use slot 0");
   out_slots[2] = 6, readers[17] = 3;
   expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "readers[17] is 3 before a launch");
+}
+
+/// Engines that find winners in a directory of their own.
+class FakeGpuRecurrentWinners : public FakeGpuRecurrent {
+ protected:
+  static constexpr RecurrentTunables kTuned{.warps = 2, .warp_rows = 16, .row_lanes = 16},
+      kSecond{.warps = 8, .warp_rows = 4, .row_lanes = 8};
+
+  void SetUp() override {
+    FakeGpuRecurrent::SetUp();
+    if (!IsSkipped()) use_fresh_directory();
+  }
+
+  /// Stores what was measured for a batch. Kernels of another revision were others than those of today.
+  static void store(const std::filesystem::path& directory, int batch, const RecurrentTunables& tunables, double us = 5,
+                    const std::string& revision = "") {
+    const DeviceFacts device = device_facts(0).value();
+    const auto db = TuningDb::open(directory, OpenMode::read_write, nullptr).value();
+    const RecurrentSpec spec{.arch = device.arch, .tunables = tunables};
+    const std::string session = db->begin_session(device_model(device), current_environment(device), "test").value();
+    const Trial trial{.problem = to_json(spec.problem),
+                      .shape = batch_to_json(batch),
+                      .policy = "cold",
+                      .config = to_json(spec),
+                      .samples = 12,
+                      .median_us = us,
+                      .low_us = us,
+                      .high_us = us,
+                      .kernel_revision = revision.empty() ? kernel_revision(spec) : revision};
+    ASSERT_TRUE(db->add_trial(session, trial));
+    ASSERT_TRUE(db->finish_session(session));
+    ASSERT_TRUE(db->rebuild_winners());
+  }
+  std::string kernel(const Engine& engine, int batch, CUstream_st* stream = nullptr) const {
+    const auto plan = RecurrentPlan::make(engine, layer, batch, stream);
+    if (!plan) return plan.error().message;
+    return std::string(plan->kernel_name());
+  }
+  static std::string name(const RecurrentTunables& tunables) {
+    return kernel_name({.arch = {9, 0, true}, .tunables = tunables});
+  }
+  static std::string by_rule(int batch) { return kernel_name(default_spec(device_facts(0).value(), {}, batch)); }
+};
+
+TEST_F(FakeGpuRecurrentWinners, AnEngineTakesTheWinnerOfTheBatchOrOfOneNear) {
+  store(directory_, 64, kTuned);
+  Engine engine = open();
+  EXPECT_EQ(kernel(engine, 64), name(kTuned));
+  EXPECT_EQ(kernel(engine, 100), name(kTuned));
+  EXPECT_EQ(kernel(engine, 200), by_rule(200));
+  EXPECT_EQ(engine.warnings(), "");
+  layer.v_heads = 64;
+  EXPECT_EQ(kernel(engine, 64).find(name(kTuned)), std::string::npos) << "another problem";
+}
+
+TEST_F(FakeGpuRecurrentWinners, AWinnerWhoseKernelHasChangedIsNotTaken) {
+  store(directory_, 64, kTuned, 5, "of another version");
+  Engine engine = open();
+  EXPECT_EQ(kernel(engine, 64), by_rule(64));
+  EXPECT_EQ(engine.warnings(), "");
+}
+
+TEST_F(FakeGpuRecurrentWinners, TheUsersWinnerGoesBeforeTheSitesUnlessItsKernelHasChanged) {
+  const TemporaryDirectory site;
+  store(site.path(), 64, kSecond);
+  store(site.path(), 8, kSecond);
+  store(directory_, 64, kTuned);
+  store(directory_, 8, kTuned, 5, "of another version");
+  ::setenv("LEANATTN_SITE_DB", site.path().c_str(), 1);
+  Engine engine = open();
+  EXPECT_EQ(kernel(engine, 64), name(kTuned));
+  EXPECT_EQ(kernel(engine, 8), name(kSecond));
+  ::unsetenv("LEANATTN_SITE_DB");
+}
+
+TEST_F(FakeGpuRecurrentWinners, AWinnerThatCannotBeLoadedGivesWayToTheNextBest) {
+  store(directory_, 64, kSecond, 6);
+  store(directory_, 64, kTuned, 5);
+  {
+    Engine engine = open();
+    ASSERT_EQ(kernel(engine, 64), name(kTuned));
+  }
+  Engine engine = open();
+  fake_gpu().refused_kernel = name(kTuned);
+  EXPECT_EQ(kernel(engine, 64), name(kSecond));
+  fake_gpu().refused_kernel.clear();
+  EXPECT_EQ(kernel(engine, 64), name(kSecond)) << "it is not tried again";
+  ASSERT_TRUE(engine.reload());
+  EXPECT_EQ(kernel(engine, 64), name(kTuned)) << "before the winners are read anew";
+}
+
+TEST_F(FakeGpuRecurrentWinners, AReloadTakesUpNewWinnersButNotWhileAStreamIsCaptured) {
+  Engine engine = open();
+  ASSERT_EQ(kernel(engine, 64), by_rule(64));
+  store(directory_, 64, kTuned);
+  EXPECT_EQ(kernel(engine, 64), by_rule(64));
+  ASSERT_TRUE(engine.reload());
+  const Context context = Context::retain(0).value();
+  const auto stream = Stream::create();
+  ASSERT_TRUE(stream);
+  static_cast<void>(Graph::capture(*stream, [&](CUstream_st* capturing) -> Result<void> {
+    EXPECT_EQ(kernel(engine, 64, capturing), by_rule(64)) << "which is loaded";
+    return RecurrentPlan::make(engine, layer, 64, capturing)->launch(step(), capturing);
+  }));
+  EXPECT_EQ(kernel(engine, 64), name(kTuned));
 }
 
 }  // namespace

@@ -348,7 +348,7 @@ TEST_F(TuneSession, TimesThatShouldBeColdAndAreWarmSaySo) {
   gpu.stays_in_l2 = true;
   ASSERT_TRUE(run(gpu));
   EXPECT_FALSE(trials(TrialStatus::ok).empty());
-  for (const Trial& trial : trials(TrialStatus::ok)) EXPECT_EQ(trial.throttle, "K and V stay in L2");
+  for (const Trial& trial : trials(TrialStatus::ok)) EXPECT_EQ(trial.throttle, "what is read stays in L2");
 }
 
 TEST_F(TuneSession, RejectedKernelsAreStoredAndNeverRun) {
