@@ -56,6 +56,12 @@ int run_config(const Console& console, const std::string& file) {
   }
   print_table(table);
   for (const std::string& text : notes_of(*model)) note(console, text);
+  for (const RecurrentLayers& layers : model->recurrent) {
+    const auto valid = validate(layers.problem);
+    note(console, fmt::format("{} of {} layers keep a recurrent state: {}.{}", layers.layers.size(), model->layers,
+                              describe(layers.problem),
+                              valid ? "" : fmt::format(" There is no kernel: {}.", valid.error().message)));
+  }
   for (const LayerShape& shape : model->shapes) {
     const std::string which =
         model->shapes.size() == 1 ? "" : fmt::format("{} of {} layers: ", shape.layers.size(), model->layers);
@@ -84,12 +90,23 @@ int run_models(const Console& console) {
                       {"layer_window", model.layer_window},
                       {"features", nlohmann::ordered_json::parse(to_json(model.features))}});
   }
+  nlohmann::ordered_json recurrent = nlohmann::ordered_json::array();
+  Table states{.headings = {"model", "recurrent state"}, .rows = {}, .right_aligned = "ll"};
+  for (const RecurrentModel& model : recurrent_catalogue()) {
+    states.rows.push_back({model.name, describe(model.problem)});
+    recurrent.push_back({{"name", model.name}, {"problem", nlohmann::ordered_json::parse(to_json(model.problem))}});
+  }
   if (console.json) {
-    print_json({{"schema_version", 1}, {"models", std::move(models)}});
+    print_json({{"schema_version", 1}, {"models", std::move(models)}, {"recurrent", std::move(recurrent)}});
     return kExitOk;
   }
   print_table(table);
-  note(console, "A window is that of some layers. --layers window is about these, and --layers full about the others.");
+  print("\n");
+  print_table(states);
+  note(console,
+       "A window is that of some layers. --layers window is about these, and --layers full about the others. Models "
+       "with "
+       "a recurrent state are for `leanattn recurrent`.");
   return kExitOk;
 }
 

@@ -1,9 +1,14 @@
 #include "cli/flags/recurrent_flags.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <tuple>
 
 #include "cli/flags/sizes.hpp"
+#include "cli/models/model_catalogue.hpp"
+#include "cli/models/model_config.hpp"
 #include "generator/parse_enum.hpp"
 
 namespace leanattn {
@@ -16,19 +21,25 @@ Result<void> read_number(const char* flag, const std::string& text, int& out) {
   return {};
 }
 
-Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
+namespace {
+
+/// What one of so many GPUs has of the heads. A head of q and k is repeated where there are fewer of them than GPUs.
+Result<void> divide_heads(int gpus, RecurrentProblem& problem) {
+  const bool repeats = gpus % problem.qk_heads == 0;
+  if (problem.v_heads % gpus != 0 || (problem.qk_heads % gpus != 0 && !repeats))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("--tensor-parallel {}: {} heads of q and k and {} of v cannot be divided by it", gpus,
+                            problem.qk_heads, problem.v_heads),
+                "Give a divisor of the heads of v that divides those of q and k, or is a multiple of them.");
+  problem.v_heads /= gpus;
+  problem.qk_heads = std::max(1, problem.qk_heads / gpus);
+  return {};
+}
+
+Result<RecurrentProblem> problem_by_numbers(const RecurrentFlags& flags) {
   const auto kind = parse_recurrent_kind(flags.kind);
   if (!kind) return tl::unexpected(kind.error());
   RecurrentProblem problem = usual_problem(*kind);
-  const auto state = parse_state_type(flags.state);
-  if (!state) return tl::unexpected(state.error());
-  problem.state = *state;
-  const auto dtype = parse_dtype(flags.dtype);
-  if (!dtype) return tl::unexpected(dtype.error());
-  problem.dtype = *dtype;
-  const auto output_gate = parse_output_gate(flags.output_gate);
-  if (!output_gate) return tl::unexpected(output_gate.error());
-  problem.output_gate = *output_gate;
   if (!flags.gates.empty()) {
     const auto gates = parse_gates(flags.gates);
     if (!gates) return tl::unexpected(gates.error());
@@ -37,16 +48,42 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
   for (const auto& [flag, text, number] : {std::tuple{"--qk-heads", &flags.qk_heads, &problem.qk_heads},
                                            {"--v-heads", &flags.v_heads, &problem.v_heads},
                                            {"--key-dim", &flags.key_dim, &problem.key_dim},
-                                           {"--value-dim", &flags.value_dim, &problem.value_dim},
-                                           {"--tokens", &flags.tokens, &problem.tokens}}) {
+                                           {"--value-dim", &flags.value_dim, &problem.value_dim}}) {
     if (auto ok = read_number(flag, *text, *number); !ok) return tl::unexpected(ok.error());
   }
+  return problem;
+}
+
+}  // namespace
+
+Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
+  auto problem = !flags.model.empty()          ? find_recurrent_model(flags.model)
+                 : !flags.model_config.empty() ? recurrent_from_config_file(flags.model_config)
+                                               : problem_by_numbers(flags);
+  if (!problem) return problem;
+  int gpus = 1;
+  if (auto ok = read_number("--tensor-parallel", flags.tensor_parallel, gpus); !ok) return tl::unexpected(ok.error());
+  if (auto ok = divide_heads(gpus, *problem); !ok) return tl::unexpected(ok.error());
+  const auto state = parse_state_type(flags.state);
+  if (!state) return tl::unexpected(state.error());
+  problem->state = *state;
+  if (!flags.dtype.empty()) {
+    const auto dtype = parse_dtype(flags.dtype);
+    if (!dtype) return tl::unexpected(dtype.error());
+    problem->dtype = *dtype;
+  }
+  if (!flags.output_gate.empty()) {
+    const auto output_gate = parse_output_gate(flags.output_gate);
+    if (!output_gate) return tl::unexpected(output_gate.error());
+    problem->output_gate = *output_gate;
+  }
+  if (auto ok = read_number("--tokens", flags.tokens, problem->tokens); !ok) return tl::unexpected(ok.error());
   if (!flags.conv_width.empty()) {
-    if (auto ok = read_number("--conv-width", flags.conv_width, problem.conv_width); !ok)
+    if (auto ok = read_number("--conv-width", flags.conv_width, problem->conv_width); !ok)
       return tl::unexpected(ok.error());
   }
-  problem.ragged = flags.ragged, problem.snapshots = flags.snapshots;
-  if (auto ok = validate(problem); !ok) return tl::unexpected(ok.error());
+  problem->ragged = flags.ragged, problem->snapshots = flags.snapshots;
+  if (auto ok = validate(*problem); !ok) return tl::unexpected(ok.error());
   return problem;
 }
 
@@ -58,18 +95,33 @@ Result<std::vector<int>> batches_of(const RecurrentFlags& flags, const std::stri
 
 void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::string& batches) {
   const std::string kinds = names_of(kRecurrentKinds, "|"), forms = names_of(kGates, "|");
-  command.add_option("--kind", flags.kind, "How a token changes the state; default gated_delta")->type_name(kinds);
-  command.add_option("--gates", flags.gates, "Where decays and weights come from; default: the kind's usual form")
-      ->type_name(forms);
-  command.add_option("--qk-heads", flags.qk_heads, "Heads of q and k; default 16")->type_name("N");
-  command.add_option("--v-heads", flags.v_heads, "Heads of v and of the state; default 32")->type_name("N");
-  command.add_option("--key-dim", flags.key_dim, "K, the columns of a head's state; default 128")->type_name("N");
-  command.add_option("--value-dim", flags.value_dim, "V, the rows of a head's state; default 128")->type_name("N");
+  CLI::Option* const model =
+      command.add_option("--model", flags.model, "A built-in model with such layers; see `leanattn models`")
+          ->type_name("NAME");
+  CLI::Option* const config =
+      command.add_option("--model-config", flags.model_config, "The Hugging Face config.json of any other model")
+          ->type_name("FILE")
+          ->excludes(model);
+  for (CLI::Option* option :
+       {command.add_option("--kind", flags.kind, "How a token changes the state; default gated_delta")
+            ->type_name(kinds),
+        command
+            .add_option("--gates", flags.gates, "Where decays and weights come from; default: the kind's usual form")
+            ->type_name(forms),
+        command.add_option("--qk-heads", flags.qk_heads, "Heads of q and k; default 16")->type_name("N"),
+        command.add_option("--v-heads", flags.v_heads, "Heads of v and of the state; default 32")->type_name("N"),
+        command.add_option("--key-dim", flags.key_dim, "K, the columns of a head's state; default 128")->type_name("N"),
+        command.add_option("--value-dim", flags.value_dim, "V, the rows of a head's state; default 128")
+            ->type_name("N")})
+    option->excludes(model)->excludes(config);
+  command.add_option("--tensor-parallel", flags.tensor_parallel, "GPUs among which the heads are divided; default 1")
+      ->type_name("N");
   command.add_option("--state", flags.state, "The type of the state in memory; default fp32")->type_name("fp32|bf16");
-  command.add_option("--dtype", flags.dtype, "The type of q, k, v and o; default bf16")->type_name("bf16|fp16");
+  command.add_option("--dtype", flags.dtype, "The type of q, k, v and o; default the model's, or bf16")
+      ->type_name("bf16|fp16");
   command
       .add_option("--output-gate", flags.output_gate,
-                  "Normalise the output, and multiply it by this function of z; default none")
+                  "Normalise the output, and multiply it by this function of z; default the model's, or none")
       ->type_name(names_of(kOutputGates, "|"));
   command.add_option("--tokens", flags.tokens, "Tokens of a request in a step, 1 to 16; default 1")->type_name("N");
   command

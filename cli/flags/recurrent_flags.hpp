@@ -13,10 +13,12 @@ class App;
 namespace leanattn {
 inline namespace v1 {
 
-/// What was given, as text.
+/// What was given, as text. Empty: what the model has, or without a model the default.
 struct RecurrentFlags {
-  std::string kind = "gated_delta", gates, state = "fp32", dtype = "bf16", output_gate = "none";
-  std::string qk_heads = "16", v_heads = "32", key_dim = "128", value_dim = "128", tokens = "1", batch, conv_width;
+  std::string model, model_config, tensor_parallel = "1";
+  std::string kind = "gated_delta", gates, dtype, output_gate, qk_heads = "16", v_heads = "32", key_dim = "128",
+              value_dim = "128";
+  std::string state = "fp32", tokens = "1", batch, conv_width;
   bool ragged = false, snapshots = false;
 };
 

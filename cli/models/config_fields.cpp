@@ -135,7 +135,7 @@ Result<std::optional<double>> ConfigFields::number(std::string_view word, int la
   return number;
 }
 
-Result<std::optional<double>> ConfigFields::evaluate(std::string_view expression, int layer) const {
+Result<std::optional<std::string_view>> ConfigFields::behind_flags(std::string_view expression, int layer) const {
   for (std::size_t question; (question = expression.find(" ? ")) != std::string_view::npos;) {
     std::string_view flag = expression.substr(0, question);
     const bool wanted = !flag.starts_with('!');
@@ -146,7 +146,14 @@ Result<std::optional<double>> ConfigFields::evaluate(std::string_view expression
     if (set != wanted) return std::nullopt;
     expression.remove_prefix(question + 3);
   }
-  const std::vector<std::string_view> words = words_of(expression);
+  return expression;
+}
+
+Result<std::optional<double>> ConfigFields::evaluate(std::string_view expression, int layer) const {
+  const auto plain = behind_flags(expression, layer);
+  if (!plain) return tl::unexpected(plain.error());
+  if (!*plain) return std::nullopt;
+  const std::vector<std::string_view> words = words_of(**plain);
   Result<std::optional<double>> result = number(words.front(), layer);
   for (std::size_t i = 1; result && *result && i + 1 < words.size(); i += 2) {
     const auto operand = number(words[i + 1], layer);

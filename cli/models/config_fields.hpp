@@ -32,6 +32,8 @@ class ConfigFields {
   /// (floored), "2 * a / b", "a + 1", a number, and "flag ? expression" or "!flag ? expression". Errors:
   /// invalid_argument, naming a field that is not a number from 0 to INT_MAX.
   Result<std::optional<double>> evaluate(std::string_view expression, int layer) const;
+  /// What is behind the flags of an expression; nullopt: one of them is not as it should be. Errors: invalid_argument.
+  Result<std::optional<std::string_view>> behind_flags(std::string_view expression, int layer) const;
   /// The first of these expressions that is not null.
   Result<std::optional<double>> first_of(const nlohmann::json& expressions, int layer) const;
 

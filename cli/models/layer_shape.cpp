@@ -36,7 +36,20 @@ class Roles {
     return value && *value ? **value : 0;
   }
 
-  /// The value of a role that every layer of attention has.
+  /// The word of a role, of which the first counts whose flags are as they should be; empty: none.
+  std::string word(const char* role) {
+    const auto expressions = kind_.find(role);
+    if (error || expressions == kind_.end()) return "";
+    for (const Json& expression : *expressions) {
+      const auto word = fields_.behind_flags(expression.get_ref<const std::string&>(), layer_);
+      if (!word) error = word.error();
+      if (!word) return "";
+      if (*word) return std::string(**word);
+    }
+    return "";
+  }
+
+  /// The value of a role that every layer of this kind has.
   int required(const char* role) {
     const int value = whole(role);
     if (error || value > 0) return value;
@@ -146,6 +159,25 @@ Result<std::optional<LayerShape>> layer_shape(const ConfigFields& fields, const 
     return bad_config(fields.file(),
                       fmt::format("{} query heads are not a multiple of {} KV heads", shape.q_heads, shape.kv_heads));
   return shape;
+}
+
+Result<std::optional<RecurrentProblem>> recurrent_layer(const ConfigFields& fields, const std::string& kind_name,
+                                                        int layer) {
+  const Json& entry = fields.type().entry;
+  const auto recurrent = entry.find("recurrent");
+  if (recurrent == entry.end() || !recurrent->contains(kind_name)) return std::nullopt;
+  const Json& kind = recurrent->at(kind_name);
+  Roles roles(fields, kind, layer);
+  RecurrentProblem problem = usual_problem(parse_recurrent_kind(kind.at("kind").get<std::string>()).value());
+  problem.qk_heads = roles.required("qk_heads");
+  problem.v_heads = roles.required("v_heads");
+  problem.key_dim = roles.required("key_dim");
+  problem.value_dim = roles.required("value_dim");
+  if (const std::string gates = roles.word("gates"); !gates.empty()) problem.gates = parse_gates(gates).value();
+  if (const std::string gate = roles.word("output_gate"); !gate.empty())
+    problem.output_gate = parse_output_gate(gate).value();
+  if (roles.error) return tl::unexpected(*roles.error);
+  return problem;
 }
 
 }  // namespace v1

@@ -68,13 +68,74 @@ ModelShapes shapes_of(const ModelShape& model) {
   return shapes;
 }
 
-Result<ModelShape> find_model(std::string_view name) {
-  const auto same_letters = [](char a, char b) {
-    return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
+// Head counts are those of published config.json files. All norms and gates are as models have them.
+std::span<const RecurrentModel> recurrent_catalogue() {
+  const auto gated_delta = [](int v_heads) {
+    RecurrentProblem problem = usual_problem(RecurrentKind::gated_delta);
+    problem.v_heads = v_heads, problem.output_gate = OutputGate::silu;
+    return problem;
   };
+  const auto kda = [](int heads, Gates gates) {
+    RecurrentProblem problem = usual_problem(RecurrentKind::kda);
+    problem.qk_heads = problem.v_heads = heads, problem.gates = gates, problem.output_gate = OutputGate::sigmoid;
+    return problem;
+  };
+  const auto mamba2 = [](int groups, int heads, int head_dim, int state) {
+    RecurrentProblem problem = usual_problem(RecurrentKind::mamba2);
+    problem.qk_heads = groups, problem.v_heads = heads, problem.key_dim = state, problem.value_dim = head_dim;
+    return problem;
+  };
+  const auto lightning = [](int heads) {
+    RecurrentProblem problem = usual_problem(RecurrentKind::lightning);
+    problem.qk_heads = problem.v_heads = heads;
+    return problem;
+  };
+  static const std::array kModels = {
+      RecurrentModel{"qwen3-next-80b-a3b", gated_delta(32)},
+      RecurrentModel{"qwen3.5-4b", gated_delta(32)},
+      RecurrentModel{"qwen3.5-9b", gated_delta(32)},
+      RecurrentModel{"qwen3.5-27b", gated_delta(48)},
+      RecurrentModel{"qwen3.5-35b-a3b", gated_delta(32)},
+      RecurrentModel{"qwen3.5-122b-a10b", gated_delta(64)},
+      RecurrentModel{"qwen3.5-397b-a17b", gated_delta(64)},
+      RecurrentModel{"kimi-linear-48b-a3b", kda(32, Gates::softplus)},
+      RecurrentModel{"kimi-k3", kda(96, Gates::bounded)},
+      RecurrentModel{"glm-5.3-flash", kda(64, Gates::bounded)},
+      RecurrentModel{"mamba-codestral-7b", mamba2(8, 128, 64, 128)},
+      RecurrentModel{"nemotron-h-8b", mamba2(8, 128, 64, 128)},
+      RecurrentModel{"minimax-text-01", lightning(64)},
+  };
+  return kModels;
+}
+
+namespace {
+
+bool same_name(std::string_view a, std::string_view b) {
+  const auto same_letters = [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+  };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), same_letters);
+}
+
+}  // namespace
+
+Result<RecurrentProblem> find_recurrent_model(std::string_view name) {
+  std::vector<std::string> known;
+  for (const RecurrentModel& model : recurrent_catalogue()) {
+    if (same_name(model.name, name)) return model.problem;
+    known.push_back(model.name);
+  }
+  return fail(ErrorCode::invalid_argument,
+              fmt::format("--model '{}' is not a built-in model with a recurrent state", name),
+              fmt::format("{}`leanattn models` lists the built-in ones. For any other, give --model-config config.json "
+                          "or --kind, --qk-heads and --v-heads.",
+                          did_you_mean(name, known)));
+}
+
+Result<ModelShape> find_model(std::string_view name) {
   std::vector<std::string> known;
   for (const ModelShape& model : model_catalogue()) {
-    if (std::equal(model.name.begin(), model.name.end(), name.begin(), name.end(), same_letters)) return model;
+    if (same_name(model.name, name)) return model;
     known.push_back(model.name);
   }
   return fail(ErrorCode::invalid_argument, fmt::format("--model '{}' is not a built-in model", name),

@@ -1,4 +1,4 @@
-// model_catalogue.hpp -- the attention shapes of well-known models. Any thread.
+// model_catalogue.hpp -- the attention shapes and recurrent states of well-known models. Any thread.
 #pragma once
 
 #include <optional>
@@ -29,6 +29,19 @@ std::span<const ModelShape> model_catalogue();
 
 /// The shapes of its layers: that of those without a window, and that of those with one.
 ModelShapes shapes_of(const ModelShape& model);
+
+/// What a well-known model fixes of its layers with a recurrent state.
+struct RecurrentModel {
+  std::string name;
+  RecurrentProblem problem;  ///< of one token a step, with an fp32 state
+
+  bool operator==(const RecurrentModel&) const = default;
+};
+
+/// The built-in models that have such layers, in the order of `leanattn models`.
+std::span<const RecurrentModel> recurrent_catalogue();
+/// The one of this name. Upper and lower case are the same. Errors: invalid_argument, with the closest name.
+Result<RecurrentProblem> find_recurrent_model(std::string_view name);
 
 /// The built-in model of this name. Upper and lower case are the same. Errors: invalid_argument, with the closest name.
 Result<ModelShape> find_model(std::string_view name);

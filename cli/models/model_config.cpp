@@ -111,6 +111,16 @@ void add(ModelShapes& model, LayerShape shape, int layer) {
   }
 }
 
+void add_recurrent(ModelShapes& model, const RecurrentProblem& problem, int layer) {
+  const auto alike = std::find_if(model.recurrent.begin(), model.recurrent.end(),
+                                  [&](const RecurrentLayers& other) { return other.problem == problem; });
+  if (alike != model.recurrent.end()) {
+    alike->layers.push_back(layer);
+  } else {
+    model.recurrent.push_back({.problem = problem, .layers = {layer}});
+  }
+}
+
 void add_other(ModelShapes& model, const std::string& what) {
   const auto alike = std::find_if(model.others.begin(), model.others.end(),
                                   [&](const OtherLayers& other) { return other.what == what; });
@@ -137,12 +147,11 @@ tl::unexpected<Error> no_decoder(std::string_view name, std::string message) {
   return fail(
       ErrorCode::unsupported, fmt::format("{}: {}", name, message),
       "This is about attention to a KV cache while text is generated. If the model has a part that does so, give "
-      "--heads, --kv-heads and --head-dim of that part.");
+      "--heads, --kv-heads and --head-dim of that part. Layers with a recurrent state are for `leanattn recurrent`.");
 }
 
-}  // namespace
-
-Result<ModelShapes> model_from_config(std::string_view json_text, std::string_view name) {
+/// All layers of a model, whether or not any of them is attention.
+Result<ModelShapes> read_model(std::string_view json_text, std::string_view name) {
   const Result<Json> document = read_python_json(json_text, name);
   if (!document) return tl::unexpected(document.error());
   const Decoder decoder = decoder_of(*document);
@@ -166,6 +175,9 @@ Result<ModelShapes> model_from_config(std::string_view json_text, std::string_vi
     const std::string& kind = (*kinds)[static_cast<std::size_t>(layer)];
     auto shape = layer_shape(*fields, kind, layer);
     if (!shape) return tl::unexpected(shape.error());
+    const auto recurrent = recurrent_layer(*fields, kind, layer);
+    if (!recurrent) return tl::unexpected(recurrent.error());
+    if (*recurrent) add_recurrent(model, **recurrent, layer);
     if (*shape) {
       add(model, **std::move(shape), layer);
     } else {
@@ -173,22 +185,66 @@ Result<ModelShapes> model_from_config(std::string_view json_text, std::string_vi
       add_other(model, what.is_string() ? what.get<std::string>() : in_words(kind));
     }
   }
-  if (model.shapes.empty()) {
-    std::vector<std::string> others;
-    for (const OtherLayers& other : model.others) others.push_back(other.what);
-    return no_decoder(name, fmt::format("no layer is attention to a KV cache; its {} layers are {}", model.layers,
-                                        fmt::join(others, " and ")));
-  }
   std::stable_partition(model.shapes.begin(), model.shapes.end(),
                         [](const LayerShape& shape) { return shape.features.window == 0; });
   read_dtype(*document, *decoder.object, model);
+  for (RecurrentLayers& layers : model.recurrent) layers.problem.dtype = model.dtype.value_or(DType::bf16);
+  return model;
+}
+
+Result<std::string> text_of(const std::filesystem::path& file) {
+  Result<std::string> text = detail::read_file(file, kLargestFile);
+  if (!text) return fail(ErrorCode::invalid_argument, text.error().message, text.error().hint);
+  return text;
+}
+
+int others_count(const ModelShapes& model) {
+  int layers = 0;
+  for (const OtherLayers& other : model.others) layers += other.layers;
+  return layers;
+}
+
+/// "linear attention and MLPs".
+std::string others_of(const ModelShapes& model) {
+  std::vector<std::string> others;
+  for (const OtherLayers& other : model.others) others.push_back(other.what);
+  return fmt::format("{}", fmt::join(others, " and "));
+}
+
+}  // namespace
+
+Result<ModelShapes> model_from_config(std::string_view json_text, std::string_view name) {
+  auto model = read_model(json_text, name);
+  if (model && model->shapes.empty())
+    return no_decoder(name, fmt::format("no layer is attention to a KV cache; its {} layers are {}", model->layers,
+                                        others_of(*model)));
   return model;
 }
 
 Result<ModelShapes> model_from_config_file(const std::filesystem::path& file) {
-  const Result<std::string> text = detail::read_file(file, kLargestFile);
-  if (!text) return fail(ErrorCode::invalid_argument, text.error().message, text.error().hint);
-  return model_from_config(*text, file.string());
+  const auto text = text_of(file);
+  return text ? model_from_config(*text, file.string()) : tl::unexpected(text.error());
+}
+
+Result<RecurrentProblem> recurrent_from_config(std::string_view json_text, std::string_view name) {
+  const auto model = read_model(json_text, name);
+  if (!model) return tl::unexpected(model.error());
+  if (model->recurrent.empty())
+    return fail(ErrorCode::unsupported,
+                model->others.empty()
+                    ? fmt::format("{}: all of its layers are attention to a KV cache", name)
+                    : fmt::format("{}: which recurrent state its layers have is not known; {} of {} are {}", name,
+                                  others_count(*model), model->layers, others_of(*model)),
+                "Give --kind, --qk-heads, --v-heads, --key-dim and --value-dim where it has such a state.");
+  if (model->recurrent.size() > 1)
+    return fail(ErrorCode::unsupported, fmt::format("{}: its layers have recurrent states of several sizes", name),
+                "Give --kind, --qk-heads, --v-heads, --key-dim and --value-dim of each.");
+  return model->recurrent.front().problem;
+}
+
+Result<RecurrentProblem> recurrent_from_config_file(const std::filesystem::path& file) {
+  const auto text = text_of(file);
+  return text ? recurrent_from_config(*text, file.string()) : tl::unexpected(text.error());
 }
 
 }  // namespace v1

@@ -1,4 +1,5 @@
-// model_config.hpp -- the attention shapes of a model from its Hugging Face config.json. Any thread.
+// model_config.hpp -- the attention shapes and recurrent states of a model from its Hugging Face config.json. Any
+// thread.
 #pragma once
 
 #include <filesystem>
@@ -20,6 +21,11 @@ Result<ModelShapes> model_from_config(std::string_view json_text, std::string_vi
 
 /// Reads the file and does the same. Errors: also invalid_argument, when the file cannot be read.
 Result<ModelShapes> model_from_config_file(const std::filesystem::path& file);
+
+/// The step of those layers that have a recurrent state. Errors: as above, but unsupported where there are none, where
+/// nothing is known of them, or where they differ.
+Result<RecurrentProblem> recurrent_from_config(std::string_view json_text, std::string_view name);
+Result<RecurrentProblem> recurrent_from_config_file(const std::filesystem::path& file);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -1,5 +1,5 @@
-// model_shapes.hpp -- ModelShapes: the attention of a model, which may differ from layer to layer. Plain data; any
-// thread.
+// model_shapes.hpp -- ModelShapes: the attention and the recurrent states of a model, which may differ from layer to
+// layer. Plain data; any thread.
 #pragma once
 
 #include <optional>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "generator/kernel_spec.hpp"
+#include "generator/recurrent/recurrent_problem.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -28,6 +29,14 @@ struct LayerShape {
   bool operator==(const LayerShape&) const = default;
 };
 
+/// Layers with a recurrent state that are alike.
+struct RecurrentLayers {
+  RecurrentProblem problem;   ///< of one token a step, with an fp32 state
+  std::vector<int> layers{};  ///< their numbers, from 0; empty: not known
+
+  bool operator==(const RecurrentLayers&) const = default;
+};
+
 /// Layers that are no attention.
 struct OtherLayers {
   int layers = 0;
@@ -43,8 +52,9 @@ struct ModelShapes {
   int layers = 0;                    ///< attention and other layers; 0: not known
   std::vector<LayerShape> shapes{};  ///< those without a window first
   std::vector<OtherLayers> others{};
-  std::optional<DType> dtype{};  ///< of the published weights; nullopt: neither bf16 nor fp16
-  std::string other_dtype{};     ///< the weights' type where `dtype` cannot say it, such as "float32"
+  std::vector<RecurrentLayers> recurrent{};  ///< among the others, or beside attention in the same layers
+  std::optional<DType> dtype{};              ///< of the published weights; nullopt: neither bf16 nor fp16
+  std::string other_dtype{};                 ///< the weights' type where `dtype` cannot say it, such as "float32"
 
   bool operator==(const ModelShapes&) const = default;
 };

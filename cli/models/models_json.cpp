@@ -35,13 +35,21 @@ nlohmann::ordered_json to_json(const ModelShapes& model) {
   }
   Json others = Json::array();
   for (const OtherLayers& other : model.others) others.push_back({{"layers", other.layers}, {"what", other.what}});
+  Json recurrent = Json::array();
+  for (const RecurrentLayers& layers : model.recurrent) {
+    recurrent.push_back({{"layers", layers.layers.size()},
+                         {"which", layers.layers},
+                         {"problem", Json::parse(to_json(layers.problem))}});
+    if (const auto valid = validate(layers.problem); !valid) recurrent.back()["unsupported"] = valid.error().message;
+  }
   return {{"name", model.name},
           {"model_type", model.model_type},
           {"layers", model.layers > 0 ? Json(model.layers) : Json(nullptr)},
           {"dtype", model.dtype ? Json(to_string(*model.dtype)) : Json(nullptr)},
           {"weights", model.dtype ? std::string(to_string(*model.dtype)) : model.other_dtype},
           {"shapes", std::move(shapes)},
-          {"others", std::move(others)}};
+          {"others", std::move(others)},
+          {"recurrent", std::move(recurrent)}};
 }
 
 }  // namespace v1

@@ -25,9 +25,9 @@ def words_of(expression):
 
 
 def expressions_in(entry):
-    for roles in entry.get("kinds", {}).values():
+    for roles in (*entry.get("kinds", {}).values(), *entry.get("recurrent", {}).values()):
         for chain in roles.values() if isinstance(roles, dict) else ():
-            yield from chain
+            yield from chain if isinstance(chain, list) else ()
     yield from entry.get("layers", ())
     for rule in entry.get("pattern", ()):
         for key in ("every", "offset", "from", "nonzero"):

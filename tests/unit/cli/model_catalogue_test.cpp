@@ -67,5 +67,29 @@ TEST(Catalogue, NamesIgnoreCaseAndUnknownOnesLeadToTheClosest) {
   EXPECT_NE(find_model("x").error().hint.find("leanattn models"), std::string::npos);
 }
 
+TEST(RecurrentCatalogue, EveryModelIsAProblemWithKernels) {
+  for (const RecurrentModel& model : recurrent_catalogue()) {
+    EXPECT_TRUE(validate(model.problem).has_value()) << model.name;
+    EXPECT_EQ(*find_recurrent_model(model.name), model.problem);  // No name is there twice.
+  }
+  EXPECT_EQ(find_recurrent_model("Kimi-K3")->v_heads, 96);
+  const auto misspelt = find_recurrent_model("qwen3.5-27");
+  ASSERT_FALSE(misspelt);
+  EXPECT_NE(misspelt.error().hint.find("Did you mean qwen3.5-27b?"), std::string::npos) << misspelt.error().hint;
+}
+
+TEST(RecurrentCatalogue, SaysWhatTheModelsConfigFilesSay) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"qwen3-next-80b-a3b", R"({"model_type":"qwen3_next"})"},
+      {"qwen3.5-27b", R"({"model_type":"qwen3_5_text","linear_num_value_heads":48})"},
+      {"kimi-linear-48b-a3b", R"({"model_type":"kimi_linear","layer_types":["linear_attention","full_attention"]})"},
+      {"glm-5.3-flash", R"({"model_type":"glm5_next_text"})"},
+      {"mamba-codestral-7b", R"({"model_type":"mamba2"})"},
+      {"minimax-text-01", R"({"model_type":"minimax","num_attention_heads":64,"head_dim":128})"},
+  };
+  for (const auto& [name, text] : cases)
+    EXPECT_EQ(recurrent_from_config(text, name).value(), *find_recurrent_model(name)) << name;
+}
+
 }  // namespace
 }  // namespace leanattn

@@ -368,5 +368,68 @@ TEST(ModelConfig, AFileThatCannotBeReadIsNamed) {
   EXPECT_FALSE(model_from_config_file("/").has_value());
 }
 
+/// "gated_delta 16/32 x 128 x 128 softplus silu": heads of q and k, and of v, K, V, gates and output gate.
+std::string state_of(const std::string& text) {
+  const auto problem = recurrent_from_config(text, "config.json");
+  if (!problem) return problem.error().message;
+  std::string state{to_string(problem->kind)};
+  state += " " + std::to_string(problem->qk_heads) + "/" + std::to_string(problem->v_heads);
+  state += " x " + std::to_string(problem->key_dim) + " x " + std::to_string(problem->value_dim);
+  return state + " " + std::string(to_string(problem->gates)) + " " + std::string(to_string(problem->output_gate));
+}
+
+// What the modelling code of Transformers 5.24 makes of such files.
+TEST(ModelConfig, LayersThatKeepAStateSayWhichOne) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"model_type":"qwen3_next","num_hidden_layers":4})", "gated_delta 16/32 x 128 x 128 softplus silu"},
+      {R"({"model_type":"qwen3_5","text_config":{"model_type":"qwen3_5_text","num_hidden_layers":64,"linear_num_key_heads":16,"linear_num_value_heads":48,"linear_key_head_dim":128,"linear_value_head_dim":128}})",
+       "gated_delta 16/48 x 128 x 128 softplus silu"},
+      {R"({"model_type":"kimi_linear","num_hidden_layers":4,"linear_attn_config":{"full_attn_layers":[4],"kda_layers":[1,2,3],"head_dim":64,"num_heads":48,"short_conv_kernel_size":4}})",
+       "kda 48/48 x 64 x 64 softplus sigmoid"},
+      {R"({"model_type":"kimi_linear","layer_types":["linear_attention","full_attention"],"linear_num_heads":24})",
+       "kda 24/24 x 128 x 128 softplus sigmoid"},
+      {R"({"model_type":"glm5_next_text","num_attention_heads":64,"kv_lora_rank":512,"qk_rope_head_dim":0,"v_head_dim":256})",
+       "kda 64/64 x 128 x 128 bounded sigmoid"},
+      {R"({"model_type":"bailing_hybrid","num_attention_heads":16})", "kda 16/16 x 128 x 128 bounded sigmoid"},
+      {R"({"model_type":"bailing_hybrid","kda_safe_gate":false,"head_dim":64,"linear_head_dim":96})",
+       "kda 32/32 x 96 x 96 softplus sigmoid"},
+      // half of the weights of an update are above 1, which sigmoid(b) is not
+      {R"({"model_type":"olmo_hybrid","hidden_size":2048,"num_attention_heads":16})",
+       "gated_delta 16/16 x 96 x 192 given silu"},
+      {R"({"model_type":"olmo_hybrid","linear_key_head_dim":64,"linear_allow_neg_eigval":false})",
+       "gated_delta 30/30 x 64 x 128 softplus silu"},
+      {R"({"model_type":"mamba2","num_heads":80,"head_dim":64,"state_size":128,"n_groups":1})",
+       "mamba2 1/80 x 128 x 64 softplus none"},
+      {R"({"model_type":"nemotron_h","hybrid_override_pattern":"M*-M","mamba_num_heads":64})",
+       "mamba2 8/64 x 128 x 64 softplus none"},
+      {R"({"model_type":"bamba","mamba_d_head":"auto","hidden_size":2048,"mamba_n_heads":64,"attn_layer_indices":[3]})",
+       "mamba2 1/64 x 256 x 64 softplus none"},
+      {R"({"model_type":"falcon_h1","mamba_d_ssm":1536,"mamba_n_heads":24,"mamba_d_head":64,"mamba_d_state":128})",
+       "mamba2 1/24 x 128 x 64 softplus none"},
+      {R"({"model_type":"minimax","num_attention_heads":64,"head_dim":128,"hidden_size":6144})",
+       "lightning 64/64 x 128 x 128 constant none"},
+      {R"({"model_type":"llama","num_attention_heads":32,"hidden_size":4096})",
+       "config.json: all of its layers are attention to a KV cache"},
+      {R"({"model_type":"recurrent_gemma","num_hidden_layers":3,"block_types":["recurrent","recurrent","attention"]})",
+       "config.json: which recurrent state its layers have is not known; 2 of 3 are linear attention"},
+      {R"({"model_type":"mamba2","num_heads":0})", "config.json: \"num_heads\" is 0, which is out of range"},
+  };
+  for (const auto& [text, expected] : cases) EXPECT_EQ(state_of(text), expected) << text;
+}
+
+TEST(ModelConfig, AStateHasTheTypeOfTheWeightsAndItsLayers) {
+  const ModelShapes model = read(R"({"model_type":"qwen3_next","num_hidden_layers":8,"torch_dtype":"float16"})");
+  ASSERT_EQ(model.recurrent.size(), 1u);
+  EXPECT_EQ(model.recurrent[0].layers, (std::vector<int>{0, 1, 2, 4, 5, 6}));
+  EXPECT_EQ(model.recurrent[0].problem.dtype, DType::fp16);
+  EXPECT_TRUE(read(R"({"num_attention_heads":32,"hidden_size":4096})").recurrent.empty());
+}
+
+TEST(ModelConfig, AFieldThatIsNoNumberIsNamed) {
+  const auto refused = recurrent_from_config(R"({"model_type":"qwen3_next","linear_num_key_heads":"16"})", "x");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "x: \"linear_num_key_heads\" is \"16\", not a whole number");
+}
+
 }  // namespace
 }  // namespace leanattn
