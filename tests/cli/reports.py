@@ -383,6 +383,25 @@ class Reports(unittest.TestCase):
         document = json.loads(self.successful(*report, "json"))
         jsonschema.validate(document, json.loads((SOURCE / "docs/report.schema.json").read_text()))
 
+    def test_steps_of_recurrent_states_have_a_table(self):
+        document = json.loads(self.report("--format", "json"))
+        problem = {"kind": "gated_delta", "qk_heads": 16, "v_heads": 48, "key_dim": 128, "value_dim": 128}
+        row = {"problem": problem, "batch": 16, "policy": "cold", "kernel": "any", "median_us": 22.0, "low_us": 21.9, "high_us": 22.1,
+               "config": {"operation": "recurrent", "arch": "sm_90a", "problem": problem, "warps": 2, "warp_rows": 16, "row_lanes": 16},
+               "gb_per_s": 3050.4, "copy_us": 20.0, "over_copy": 1.1, "rule_us": None, "stale": False, "samples": 12, "measured": ""}
+        document["devices"][0]["recurrent"] = [row]
+        file = self.root / "recurrent.json"
+        file.write_text(json.dumps(document))
+        report = ("report", "--from", str(file), "--format")
+        again = json.loads(self.successful(*report, "json"))
+        jsonschema.validate(again, json.loads((SOURCE / "docs/report.schema.json").read_text()))
+        kernel = again["devices"][0]["recurrent"][0]["kernel"]
+        self.assertTrue(kernel.startswith("recurrent_sm90a_gated_delta_"), kernel)
+        self.assertIn(f"| 16 | cold | `{kernel}` | 22.0 | 21.9 to 22.1 | 3050 | 1.100 | - |  |", self.successful(*report, "md"))
+        page = Page(self.successful(*report, "html"))
+        self.assertEqual(page.mistakes, [])
+        self.assertIn("1 step of recurrent states is tuned.", " ".join(page.words))
+
     def test_groups_are_named_with_their_ranks_and_their_link(self):
         self.assertIn("32/8 x 128 bf16 cp2 nvlink", self.report("--format", "md", *self.given()))
         rows = list(csv.DictReader(io.StringIO(self.report("--format", "csv"))))

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "generator/recurrent/recurrent_json.hpp"
 #include "tuner/report/parameters.hpp"
 
 namespace leanattn {
@@ -41,10 +42,16 @@ std::string generalised(const std::string& reason) {
     }
     const std::string word = reason.substr(i, end - i);
     const bool number = std::isdigit(static_cast<unsigned char>(word[0])) != 0;
-    out += word.starts_with("lean_") ? "(kernel)" : number ? "N" : word;
+    out += word.starts_with("lean_") || word.starts_with("recurrent_") ? "(kernel)" : number ? "N" : word;
     i = end;
   }
   return out;
+}
+
+/// Empty: the configuration is none of operation `recurrent`.
+std::string recurrent_kernel_name(const std::string& config) {
+  const auto spec = recurrent_spec_from_json(config);
+  return spec ? kernel_name(*spec) : "";
 }
 
 /// The value of each parameter that some kernels share, in the order of kKernelParameters; nullopt: they differ.
@@ -97,7 +104,7 @@ std::vector<FailureGroup> failure_groups(const std::vector<Trial>& trials, Parse
     if (config) shared[{status, reason}].add(config->spec);
     if (group.count++ > 0) continue;
     group.status = status, group.reason = reason, group.example = trial.reason;
-    group.kernel = config ? kernel_name(config->spec) : "";
+    group.kernel = config ? kernel_name(config->spec) : recurrent_kernel_name(trial.config);
   }
   std::vector<FailureGroup> sorted;
   for (auto& [key, group] : groups) {

@@ -43,7 +43,11 @@ Headline headline_of(const DeviceReport& device) {
 
 std::string headline_text(const DeviceReport& device) {
   const Headline headline = headline_of(device);
-  if (headline.shapes == 0) return "No shape is tuned.";
+  const std::string steps = device.recurrent.empty() ? ""
+                                                     : fmt::format("{} of recurrent states {} tuned.",
+                                                                   counted(device.recurrent.size(), "step"),
+                                                                   device.recurrent.size() == 1 ? "is" : "are");
+  if (headline.shapes == 0) return steps.empty() ? "No shape is tuned." : steps;
   std::string text = fmt::format("{} of {} {} tuned.", counted(headline.shapes, "shape"),
                                  counted(headline.problems, "problem"), headline.shapes == 1 ? "is" : "are");
   if (headline.median_over_limit > 0)
@@ -55,7 +59,7 @@ std::string headline_text(const DeviceReport& device) {
                         problem_name(furthest.problem), furthest.policy == L2Policy::cold ? "" : " (warm L2)",
                         furthest.over_limit());
   }
-  return text;
+  return steps.empty() ? text : text + " " + steps;
 }
 
 }  // namespace detail

@@ -73,6 +73,19 @@ std::string problems_table(const DevicePlace& place) {
                     rows, "nrrwrrrr", TableKind::cards);
 }
 
+std::string recurrent_table(const DeviceReport& device) {
+  std::vector<std::vector<std::string>> rows;
+  for (const ReportedRecurrent& winner : device.recurrent) {
+    rows.push_back({escape_html(describe(winner.spec.problem)) + (winner.policy == L2Policy::cold ? "" : ", warm L2"),
+                    std::to_string(winner.batch), us_name(winner.median_us),
+                    us_name(winner.low_us) + " to " + us_name(winner.high_us), fmt::format("{:.0f}", winner.gb_per_s),
+                    html_heat(winner.over_copy(), times_name(winner.over_copy())), times_name(winner.over_rule()),
+                    winner.stale ? "stale" : "", "<code>" + escape_html(kernel_name(winner.spec)) + "</code>"});
+  }
+  return html_table({"layers", "batch", "us", "95 % interval", "GB/s", "x copy", "x rule", "", "kernel"}, rows,
+                    "wrrNrrrNN");
+}
+
 std::string environments_table(const DeviceReport& device) {
   std::vector<std::vector<std::string>> rows;
   for (const Environment& e : device.environments) {
@@ -167,6 +180,12 @@ std::string html_device(const DevicePlace& place) {
     html += speed_up_figures(device);
   }
   for (std::size_t i = 0; i < device.problems.size(); ++i) html += html_problem(place, i);
+  if (!device.recurrent.empty()) {
+    html +=
+        "<h3>Recurrent states</h3>\n<p class=\"note\">A copy reads each state once and writes each that is stored. "
+        "The rule is what chooses tunables where nothing was tuned.</p>\n" +
+        recurrent_table(device);
+  }
   html += failures_section(device);
   return html + html_details("Environments", environments_table(device));
 }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "generator/recurrent/recurrent_json.hpp"
 #include "tuner/report/headline.hpp"
 #include "tuner/report/render.hpp"
 
@@ -28,6 +29,7 @@ Json json_of(const ReportedWinner&);
 Json json_of(const ParameterValue&);
 Json json_of(const ParameterSensitivity&);
 Json json_of(const ProblemReport&);
+Json json_of(const ReportedRecurrent&);
 Json json_of(const FailureGroup&);
 Json json_of(const DeviceReport&);
 Json json_of(const WinnerChange&);
@@ -140,6 +142,24 @@ Json json_of(const ProblemReport& group) {
           {"sensitivity", array_of(group.sensitivity)}};
 }
 
+Json json_of(const ReportedRecurrent& winner) {
+  return {{"problem", nested(to_json(winner.spec.problem))},
+          {"batch", winner.batch},
+          {"policy", to_string(winner.policy)},
+          {"kernel", kernel_name(winner.spec)},
+          {"config", nested(to_json(winner.spec))},
+          {"median_us", winner.median_us},
+          {"low_us", winner.low_us},
+          {"high_us", winner.high_us},
+          {"gb_per_s", winner.gb_per_s},
+          {"copy_us", known(winner.copy_us)},
+          {"over_copy", known(winner.over_copy())},
+          {"rule_us", known(winner.rule_us)},
+          {"stale", winner.stale},
+          {"samples", winner.samples},
+          {"measured", winner.measured}};
+}
+
 Json json_of(const FailureGroup& group) {
   Json common = Json::array();
   for (const auto& [parameter, value] : group.common) common.push_back({{"parameter", parameter}, {"value", value}});
@@ -169,6 +189,7 @@ Json json_of(const DeviceReport& device) {
           {"first_trial", device.first_trial},
           {"last_trial", device.last_trial},
           {"problems", array_of(device.problems)},
+          {"recurrent", array_of(device.recurrent)},
           {"failures", array_of(device.failures)},
           {"headline", headline_json(device)}};
 }

@@ -64,6 +64,22 @@ void append_winners(std::string& text, const DeviceReport& device) {
   }
 }
 
+void append_recurrent(std::string& text, const DeviceReport& device) {
+  if (device.recurrent.empty()) return;
+  text +=
+      "\n### Recurrent states\n\nA copy reads each state once and writes each that is stored. The rule is what chooses "
+      "tunables where nothing was tuned.\n\n"
+      "| layers | batch | L2 | kernel | us | 95% interval | GB/s | x copy | x rule | stale |\n"
+      "|---|--:|---|---|--:|--:|--:|--:|--:|---|\n";
+  for (const ReportedRecurrent& winner : device.recurrent) {
+    text += fmt::format("| {} | {} | {} | `{}` | {} | {} to {} | {:.0f} | {} | {} | {} |\n",
+                        escape_markdown(describe(winner.spec.problem)), winner.batch, to_string(winner.policy),
+                        kernel_name(winner.spec), us_name(winner.median_us), us_name(winner.low_us),
+                        us_name(winner.high_us), winner.gb_per_s, times_name(winner.over_copy()),
+                        times_name(winner.over_rule()), winner.stale ? "yes" : "");
+  }
+}
+
 void append_sensitivity(std::string& text, const DeviceReport& device) {
   bool any = false;
   for (const ProblemReport& group : device.problems) any = any || !group.sensitivity.empty();
@@ -149,6 +165,7 @@ std::string to_markdown(const Report& report) {
     text += "\n" + escape_markdown(headline_text(device)) + "\n";
     append_environments(text, device);
     append_winners(text, device);
+    append_recurrent(text, device);
     append_sensitivity(text, device);
     append_failures(text, device);
     if (device.unreadable > 0)

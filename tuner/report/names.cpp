@@ -66,6 +66,8 @@ std::string us_name(double us) {
 
 std::string ratio_name(const TimeRatio& ratio) { return ratio.known() ? fmt::format("{:.2f}", ratio.ratio) : "-"; }
 
+std::string times_name(double ratio) { return ratio > 0 ? fmt::format("{:.3f}", ratio) : "-"; }
+
 std::string interval_name(const TimeRatio& ratio) {
   if (!ratio.has_interval()) return ratio_name(ratio);
   return fmt::format("{:.3f} ({:.3f} to {:.3f})", ratio.ratio, ratio.low, ratio.high);

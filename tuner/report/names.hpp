@@ -24,6 +24,8 @@ std::string bytes_name(std::int64_t bytes);
 std::string us_name(double us);
 /// A ratio: "1.23", or "-" if it is unknown.
 std::string ratio_name(const TimeRatio& ratio);
+/// A ratio without an interval: "1.035", or "-" if it is 0, unknown.
+std::string times_name(double ratio);
 /// A ratio with its interval: "1.234 (1.201 to 1.262)".
 std::string interval_name(const TimeRatio& ratio);
 /// What keeps a winner from its read limit, in a few words; empty if it has no parts.

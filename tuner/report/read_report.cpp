@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "generator/parse_json.hpp"
+#include "generator/recurrent/recurrent_json.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -125,6 +126,27 @@ std::optional<ReportedWinner> winner_of(const json& object) {
                         .parts = read_key(object, "parts", parts_of)};
 }
 
+/// nullopt if this version cannot read what the winner is of.
+std::optional<ReportedRecurrent> recurrent_of(const json& object) {
+  const auto spec = recurrent_spec_from_json(object.at("config").dump());
+  const auto policy = parse_l2_policy(text(object, "policy"));
+  const double median_us = number(object, "median_us");
+  const int batch = small_count(object, "batch");
+  if (!spec || !policy || median_us == 0 || batch == 0) return std::nullopt;
+  return ReportedRecurrent{.spec = *spec,
+                           .batch = batch,
+                           .policy = *policy,
+                           .median_us = median_us,
+                           .low_us = number(object, "low_us"),
+                           .high_us = number(object, "high_us"),
+                           .gb_per_s = number(object, "gb_per_s"),
+                           .copy_us = number(object, "copy_us"),
+                           .rule_us = number(object, "rule_us"),
+                           .stale = require<bool>(object, "stale"),
+                           .samples = small_count(object, "samples"),
+                           .measured = text(object, "measured")};
+}
+
 ParameterSensitivity sensitivity_of(const json& object) {
   ParameterSensitivity sensitivity{
       .parameter = text(object, "parameter"), .values = {}, .spread = number(object, "spread")};
@@ -198,6 +220,15 @@ DeviceReport device_of(const json& object) {
                   [&](const json& parameter) { group.sensitivity.push_back(sensitivity_of(parameter)); });
     device.problems.push_back(std::move(group));
   });
+  if (object.contains("recurrent")) {
+    read_elements(object, "recurrent", [&](const json& one) {
+      if (auto winner = recurrent_of(one)) {
+        device.recurrent.push_back(*std::move(winner));
+      } else {
+        ++device.unreadable;
+      }
+    });
+  }
   read_key(object, "trials", [&](const json& trials) {
     for (const auto& [status, of_status] : trials.items())
       device.trials[status] = std::max<std::int64_t>(require_integer<std::int64_t>(of_status), 0);

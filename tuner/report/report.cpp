@@ -12,7 +12,9 @@
 #include "tuner/report/candidates.hpp"
 #include "tuner/report/failure_groups.hpp"
 #include "tuner/report/progress.hpp"
+#include "tuner/report/recurrent_winners.hpp"
 #include "tuner/report/time_parts.hpp"
+#include "tuner/search/recurrent_tune.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -140,7 +142,7 @@ Result<DeviceReport> device_report(TuningDb& db, const DeviceModel& model) {
   Texts texts;
   std::map<ShapeKey, Tried> tried;
   for (const Trial& trial : *trials) {
-    ++device.trials[std::string(to_string(trial.status))];
+    if (!is_copy_config(trial.config)) ++device.trials[std::string(to_string(trial.status))];
     tried[{trial.problem, trial.shape, trial.policy}].trials.push_back(&trial);
     if (device.first_trial.empty() || trial.created < device.first_trial) device.first_trial = trial.created;
     device.last_trial = std::max(device.last_trial, trial.created);
@@ -150,15 +152,21 @@ Result<DeviceReport> device_report(TuningDb& db, const DeviceModel& model) {
   const Result<DeviceFacts> facts = detail::facts_of(model);
   std::vector<std::pair<ReportedWinner, const std::vector<TimedConfig>*>> rows;
   for (const Winner& winner : *winners) {
+    Tried& of_shape = tried[{winner.problem, winner.shape, winner.policy}];
     Result<ReportedWinner> row = read_winner(winner, texts);
     if (!row) {
-      ++device.unreadable;
+      const auto recurrent = detail::reported_recurrent(winner, of_shape.trials, facts ? &*facts : nullptr);
+      if (recurrent) {
+        device.recurrent.push_back(*recurrent);
+      } else {
+        ++device.unreadable;
+      }
       continue;
     }
-    Tried& of_shape = tried[{winner.problem, winner.shape, winner.policy}];
     add_trials(*row, winner, of_shape, facts ? &*facts : nullptr, texts);
     rows.emplace_back(std::move(*row), &of_shape.timed);
   }
+  detail::sort_recurrent(device.recurrent);
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return before(a.first, b.first); });
   std::vector<const std::vector<TimedConfig>*> timed;
   for (auto& [row, of_shape] : rows) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cache/tuning/tuning_db.hpp"
+#include "generator/recurrent/recurrent_spec.hpp"
 #include "runtime/problem.hpp"
 #include "tuner/evaluate/paper.hpp"
 #include "tuner/report/difference.hpp"
@@ -94,6 +95,25 @@ struct ReportedWinner {
   double over_limit() const { return read_limit_us > 0 ? median_us / read_limit_us : 0; }
 };
 
+/// One winner of operation `recurrent`: a step of some batch.
+struct ReportedRecurrent {
+  RecurrentSpec spec;
+  int batch = 1;
+  L2Policy policy = L2Policy::cold;
+  double median_us = 0, low_us = 0, high_us = 0;
+  double gb_per_s = 0;  ///< of states read and written, in 10^9 bytes
+  double copy_us = 0;   ///< of a kernel that only reads each state once and writes each that is stored; 0: unknown
+  double rule_us = 0;   ///< of the tunables that the rule says; 0: unknown
+  bool stale = false;
+  int samples = 0;
+  std::string measured;  ///< the time of the measurement, ISO 8601 in UTC; empty: unknown
+
+  /// The median over that of the copy; 0: unknown.
+  double over_copy() const { return copy_us > 0 ? median_us / copy_us : 0; }
+  /// The median over that of the rule's tunables; 0: unknown.
+  double over_rule() const { return rule_us > 0 ? median_us / rule_us : 0; }
+};
+
 /// One value of a parameter. The ratio is the best time of any candidate with this value over the best time of all.
 struct ParameterValue {
   std::string value;
@@ -135,6 +155,7 @@ struct DeviceReport {
   std::string first_trial, last_trial;         ///< ISO 8601 UTC
   std::vector<ReportedWinner> winners;         ///< by problem, batch and context
   std::vector<ProblemReport> problems;         ///< in the order of their winners
+  std::vector<ReportedRecurrent> recurrent;    ///< by problem, L2 policy and batch
   std::map<std::string, std::int64_t> trials;  ///< how many have each status
   std::vector<FailureGroup> failures;          ///< the most frequent first
   std::int64_t unreadable = 0;                 ///< how many winners this version cannot read

@@ -57,6 +57,18 @@ Report whole() {
          .sensitivity = {{.parameter = "stages", .values = {{"2", 1.2, 1.4, 2, 9}, {"4", 1, 1, 2, 8}}, .spread = 1.2}},
          .model_error = 0.04});
   }
+  device.recurrent = {{.spec = {.arch = {9, 0, true}, .problem = usual_problem(RecurrentKind::mamba2)},
+                       .batch = 8,
+                       .policy = L2Policy::warm,
+                       .median_us = 9.5,
+                       .low_us = 9.4,
+                       .high_us = 9.6,
+                       .gb_per_s = 3000,
+                       .copy_us = 9,
+                       .rule_us = 10,
+                       .stale = true,
+                       .samples = 12,
+                       .measured = "2026-11-22T00:00:00.000Z"}};
   device.trials = {{"ok", 3}, {"incorrect", 2}};
   device.failures = {{.status = "incorrect",
                       .reason = "O[N] is NaN",
@@ -92,6 +104,7 @@ TEST(ReadReport, WhatAnEarlierVersionDidNotWriteStaysEmpty) {
   json document = document_of(whole());
   json& device = document["devices"][0];
   device.erase("headline");
+  device.erase("recurrent");
   for (json& one : device["winners"]) one.erase("progress");
   for (json& one : device["failures"]) one.erase("common");
   document["regret"]["cases"][0].erase("ratio");
@@ -99,6 +112,7 @@ TEST(ReadReport, WhatAnEarlierVersionDidNotWriteStaysEmpty) {
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->devices[0].winners[0].progress.empty());
   EXPECT_TRUE(report->devices[0].failures[0].common.empty());
+  EXPECT_TRUE(report->devices[0].recurrent.empty());
   EXPECT_NEAR(report->regret->cases[0].regret(), 0.07, 1e-9);
   EXPECT_EQ(to_html(*report).find("The search made"), std::string::npos);
 }
@@ -108,10 +122,12 @@ TEST(ReadReport, WinnersOfAnotherVersionAreLeftOutAndTheOthersKeepTheirProblems)
   json& winners = document["devices"][0]["winners"];
   const std::string kept = winners[1]["problem"].dump();
   winners[0]["problem"]["layout"] = "of the future";
+  document["devices"][0]["recurrent"][0]["config"]["problem"]["kind"] = "of the future";
   const auto report = report_from_json(document.dump());
   ASSERT_TRUE(report) << report.error().message;
   const DeviceReport& device = report->devices[0];
-  EXPECT_EQ(device.unreadable, 2) << "the report left one out already";
+  EXPECT_EQ(device.unreadable, 3) << "the report left one out already";
+  EXPECT_TRUE(device.recurrent.empty());
   ASSERT_EQ(device.winners.size(), winners.size() - 1);
   EXPECT_EQ(json::parse(to_json(device.winners[0].problem)), json::parse(kept));
   std::size_t in_problems = 0;
@@ -130,6 +146,7 @@ TEST(ReadReport, TextsOfAFileAreEscaped) {
   document["library_revision"] = hostile;
   for (json& winner : device["winners"]) {
     winner["measured"] = winner["kernel"] = hostile;
+    device["recurrent"][0]["measured"] = device["recurrent"][0]["kernel"] = hostile;
     if (!winner["parts"].is_null()) winner["parts"]["limited_by"] = hostile;
   }
   for (json& problem : device["problems"]) {

@@ -5,8 +5,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "generator/recurrent/recurrent_json.hpp"
 #include "runtime/lookup/specs.hpp"
+#include "runtime/recurrent/recurrent_choice.hpp"
 #include "tuner/report/render.hpp"
+#include "tuner/report/time_parts.hpp"
 
 namespace leanattn {
 namespace {
@@ -195,6 +198,68 @@ TEST_F(ReportTest, AWinnerThatThisVersionCannotReadIsLeftOutAndCounted) {
   ASSERT_EQ(made.devices[0].winners.size(), 1u);
   EXPECT_EQ(made.devices[0].winners[0].shape.batch, 1);
   EXPECT_EQ(made.devices[0].unreadable, 1);
+}
+
+TEST_F(ReportTest, StepsOfRecurrentStatesStandBesideTheCopyAndTheRule) {
+  const RecurrentProblem problem = usual_problem(RecurrentKind::kda);
+  const auto facts = detail::facts_of(kGpu);
+  ASSERT_TRUE(facts) << facts.error().message;
+  const RecurrentTunables by_rule = default_spec(*facts, problem, 16).tunables,
+                          tuned{.warps = 2, .warp_rows = 16, .row_lanes = 16};
+  ASSERT_NE(by_rule, tuned);
+  const auto add = [&](const std::string& config, TrialStatus status, double us, const Environment& under) {
+    const auto session = db_->begin_session(kGpu, under, "test").value();
+    const Trial trial{.problem = to_json(problem),
+                      .shape = batch_to_json(16),
+                      .policy = "cold",
+                      .config = config,
+                      .status = status,
+                      .samples = 12,
+                      .median_us = us,
+                      .low_us = us * 0.99,
+                      .high_us = us * 1.01};
+    ASSERT_TRUE(db_->add_trial(session, trial).has_value());
+    ASSERT_TRUE(db_->finish_session(session).has_value());
+  };
+  const auto config = [&](const RecurrentTunables& tunables) {
+    return to_json(RecurrentSpec{.arch = {9, 0, true}, .problem = problem, .tunables = tunables});
+  };
+  constexpr const char* kCopy = R"({"copy":"128x4","operation":"recurrent","writes":1})";
+  Environment other = environment();
+  other.driver_version = 12000;
+  add(kCopy, TrialStatus::pruned, 5, other);
+  add(config(tuned), TrialStatus::ok, 22, environment());
+  add(config(by_rule), TrialStatus::pruned, 25, environment());
+  add(config({.warps = 8, .warp_rows = 4, .row_lanes = 8}), TrialStatus::incorrect, 0, environment());
+  add(kCopy, TrialStatus::pruned, 20, environment());
+  add(kCopy, TrialStatus::pruned, 5, other);
+  ASSERT_TRUE(db_->rebuild_winners().has_value());
+
+  const Report made = report();
+  ASSERT_EQ(made.devices.size(), 1u);
+  const DeviceReport& device = made.devices[0];
+  EXPECT_TRUE(device.winners.empty());
+  EXPECT_EQ(device.unreadable, 0);
+  ASSERT_EQ(device.recurrent.size(), 1u);
+  const ReportedRecurrent& winner = device.recurrent[0];
+  EXPECT_EQ(winner.spec.tunables, tuned);
+  EXPECT_EQ(winner.batch, 16);
+  EXPECT_NEAR(winner.over_copy(), 1.1, 1e-9) << "of the winner's software";
+  EXPECT_NEAR(winner.over_rule(), 0.88, 1e-9);
+  EXPECT_NEAR(winner.gb_per_s, 2.0 * 16 * 32 * 128 * 128 * 4 / 22e-6 / 1e9, 1e-6);
+  EXPECT_EQ(winner.samples, 12);
+  EXPECT_EQ(device.trials.at("pruned"), 1) << "copies are no candidates";
+  ASSERT_EQ(device.failures.size(), 1u);
+  EXPECT_TRUE(device.failures[0].kernel.starts_with("recurrent_sm90a_kda_"));
+
+  const json row = json::parse(to_json(made))["devices"][0]["recurrent"][0];
+  EXPECT_NEAR(row["over_copy"].get<double>(), 1.1, 1e-9);
+  EXPECT_EQ(row["problem"]["kind"], "kda");
+  const std::string markdown = to_markdown(made);
+  EXPECT_NE(markdown.find("1 step of recurrent states is tuned."), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| 16 | cold | `" + kernel_name(winner.spec) + "` | 22.0 |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| 1.100 | 0.880 |"), std::string::npos) << markdown;
+  EXPECT_NE(to_html(made).find("Recurrent states"), std::string::npos);
 }
 
 TEST_F(ReportTest, MarkdownNamesRaggedShapes) {
