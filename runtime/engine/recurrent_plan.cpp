@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/cuda/compiler.hpp"
 #include "runtime/cuda/current_context.hpp"
 #include "runtime/cuda/device.hpp"
 #include "runtime/cuda/driver.hpp"
@@ -312,7 +313,7 @@ Result<const RecurrentPlanCore*> RecurrentPlans::get(const DeviceFacts& device, 
   if (request.batch < 1)
     return detail::invalid(fmt::format("batch is {}", request.batch), "Give about how many requests steps will have.");
   if (std::exchange(generation_, generation) != generation) failed_.clear();
-  const auto plan = first_of(recurrent_launch_order(device, problem, request.batch, winners.recurrent_winners(problem)),
+  auto plan = first_of(recurrent_launch_order(device, problem, request.batch, winners.recurrent_winners(problem)),
                              request.capturing);
   // A stream that is being captured cannot wait for the kernel of a new winner. The plan of before is as right.
   if (!plan && plan.error().code == ErrorCode::not_prepared && before.plan != nullptr) return before.plan;

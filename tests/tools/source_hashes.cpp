@@ -12,31 +12,39 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "generator/families/family.hpp"
+#include "generator/recurrent/recurrent_json.hpp"
 #include "runtime/problem.hpp"
 #include "tests/unit/generator/compile_matrix.hpp"
+#include "tuner/search/recurrent_tune.hpp"
 #include "tuner/verify/run_plan.hpp"
 
 namespace leanattn {
 namespace {
 
-void print_source(std::string_view origin, const KernelSpec& spec) {
+/// Of attention, or of operation `recurrent`.
+template <class Spec>
+void print_source(std::string_view origin, const Spec& spec) {
   const auto kernel = emit(spec);
   if (!kernel) {
     fmt::print("{} {} {} refused: {}\n", origin, kernel_name(spec), to_json(spec), kernel.error().message);
     return;
   }
+  std::int64_t shared_bytes = 0;
+  if constexpr (std::is_same_v<Spec, KernelSpec>) shared_bytes = kernel->shared_bytes;
   const XXH128_hash_t hash = XXH3_128bits(kernel->source.data(), kernel->source.size());
   fmt::print("{} {} {} {:016x}{:016x} {} {}\n", origin, kernel->entry, to_json(spec), hash.high64, hash.low64,
-             kernel->threads, kernel->shared_bytes);
+             kernel->threads, shared_bytes);
 }
 
 void print_sources(std::string_view origin, const std::vector<KernelSpec>& specs) {
@@ -51,9 +59,12 @@ bool print_configs(const char* path) {
   while (rows.executeStep()) {
     const std::string text = rows.getColumn(0);
     const auto config = config_from_json(text);
+    const auto recurrent = recurrent_spec_from_json(text);
     if (config && to_json(*config) == text) {
       print_source("configuration", config->spec);
-    } else {
+    } else if (recurrent && to_json(*recurrent) == text) {
+      print_source("configuration", *recurrent);
+    } else if (!is_copy_config(text)) {
       std::fprintf(stderr, "not written as it was read: %s\n", text.c_str());
       canonical = false;
     }

@@ -124,7 +124,7 @@ Result<RecurrentBenchReport> recurrent_bench(const RecurrentProblem& problem, in
     const Summary summary = summarize(each.samples);
     RecurrentBenchLine& line = each.line;
     line.median_us = summary.median, line.low_us = summary.low, line.high_us = summary.high;
-    const std::int64_t bytes = line.mode == "copy" ? 2 * batch * state_bytes(problem) : report.traffic_bytes;
+    const std::int64_t bytes = line.mode == "copy" ? state_bytes(problem) * 2 * batch : report.traffic_bytes;
     line.gb_per_s = static_cast<double>(bytes) / (summary.median * 1e3);
     const bool paired = line.mode != "tried";  // the others were timed in rounds of their own
     const auto ratio = [&](const std::vector<double>& to) {

@@ -35,7 +35,7 @@ struct RecurrentBenchLine {
   double gb_per_s = 0;          ///< state_traffic() over the median, in 10^9 bytes
   double ratio_to_copy = 0;     ///< the paired ratio over "copy"
   double ratio_to_traffic = 0;  ///< and over "traffic", which is "copy" without snapshots
-  std::vector<double> samples_us;
+  std::vector<double> samples_us = {};
 };
 
 struct RecurrentBenchReport {
@@ -45,7 +45,7 @@ struct RecurrentBenchReport {
   std::int64_t traffic_bytes = 0;
   int copies = 1;            ///< of the states, between which launches take turns
   bool stays_in_l2 = false;  ///< they are too few for the L2, because of the memory
-  std::vector<RecurrentBenchLine> lines;
+  std::vector<RecurrentBenchLine> lines = {};
 };
 
 /// Every kernel is compared with the oracle before it is timed. Launches are those of CUDA graphs, which take turns

@@ -106,7 +106,7 @@ struct ReportedRecurrent {
   double rule_us = 0;   ///< of the tunables that the rule says; 0: unknown
   bool stale = false;
   int samples = 0;
-  std::string measured;  ///< the time of the measurement, ISO 8601 in UTC; empty: unknown
+  std::string measured = {};  ///< the time of the measurement, ISO 8601 in UTC; empty: unknown
 
   /// The median over that of the copy; 0: unknown.
   double over_copy() const { return copy_us > 0 ? median_us / copy_us : 0; }

@@ -214,7 +214,7 @@ Result<bool> run_race(const RecurrentSession& session, StepToTune& step, TimedRa
   Race& race = timed.race;
   for (const Rung& rung : {Rung{3, effort.race_size}, {3, effort.race_size / 3}, {4, effort.finalists}}) {
     session.report("race", batch, static_cast<int>(race.alive()), static_cast<int>(timed.entrants.size()));
-    const auto all = run_rounds(session, step, rung.rounds, timed);
+    auto all = run_rounds(session, step, rung.rounds, timed);
     if (!all || !*all) return all;
     const std::vector<std::size_t> before = race.order();
     const std::size_t leader = race.leader();
@@ -235,7 +235,7 @@ Result<bool> run_confirmation(const RecurrentSession& session, StepToTune& step,
   while (timed.race.rounds() < effort.confirm_rounds_max) {
     session.report("confirm", step.result.batch, timed.race.rounds(), effort.confirm_rounds_max);
     const int rounds = timed.race.rounds() == 0 ? effort.confirm_rounds_min : kRoundsAtATime;
-    const auto all = run_rounds(session, step, rounds, timed);
+    auto all = run_rounds(session, step, rounds, timed);
     if (!all || !*all) return all;
     const Summary leader = summarize(timed.race.samples(timed.race.leader()));
     if (leader.high - leader.low < kNarrow * leader.median) break;

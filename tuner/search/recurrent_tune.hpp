@@ -47,10 +47,10 @@ struct TunedRecurrentStep {
 
 struct RecurrentTuneSummary {
   DeviceFacts device;
-  std::vector<TunedRecurrentStep> steps;  ///< those that were begun, in the order of the request
-  int candidates = 0;                     ///< kernels that were to be tried
-  int rejected = 0, incorrect = 0;        ///< of these, that cannot be launched, and that give wrong results
-  std::string failure = {};               ///< why the last of those failed
+  std::vector<TunedRecurrentStep> steps = {};  ///< those that were begun, in the order of the request
+  int candidates = 0;                          ///< kernels that were to be tried
+  int rejected = 0, incorrect = 0;             ///< of these, that cannot be launched, and that give wrong results
+  std::string failure = {};                    ///< why the last of those failed
   double seconds = 0;
   bool interrupted = false;
 };

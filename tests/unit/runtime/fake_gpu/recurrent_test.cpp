@@ -337,7 +337,8 @@ TEST_F(FakeGpuRecurrentWinners, AReloadTakesUpNewWinnersButNotWhileAStreamIsCapt
   ASSERT_TRUE(stream);
   static_cast<void>(Graph::capture(*stream, [&](CUstream_st* capturing) -> Result<void> {
     EXPECT_EQ(kernel(engine, 64, capturing), by_rule(64)) << "which is loaded";
-    return RecurrentPlan::make(engine, layer, 64, capturing)->launch(step(), capturing);
+    const auto plan = RecurrentPlan::make(engine, layer, 64, capturing);
+    return plan ? plan->launch(step(), capturing) : Result<void>(tl::unexpected(plan.error()));
   }));
   EXPECT_EQ(kernel(engine, 64), name(kTuned));
 }
