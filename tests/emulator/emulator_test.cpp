@@ -24,6 +24,7 @@
 #include "tuner/evaluate/bench.hpp"
 #include "tuner/evaluate/recurrent_bench.hpp"
 #include "tuner/oracle/recurrent_case.hpp"
+#include "tuner/search/recurrent_tune.hpp"
 #include "tuner/verify/compile_queue.hpp"
 #include "tuner/verify/planned_run.hpp"
 #include "tuner/verify/run_plan.hpp"
@@ -478,6 +479,21 @@ TEST(EmulatedBench, RecurrentKernelsAreCheckedAndTimedBesideCopies) {
     EXPECT_EQ(report->lines[static_cast<std::size_t>(line)].mode, mode);
     EXPECT_GT(report->lines[static_cast<std::size_t>(line)].median_us, 0);
   }
+}
+
+TEST(EmulatedTuning, AllKernelsOfARecurrentSearchAreRightAndOneWins) {
+  const auto db = TuningDb::open(std::nullopt, OpenMode::read_write, nullptr);
+  ASSERT_TRUE(db) << db.error().message;
+  const auto cubins = open_cubin_db(std::nullopt, nullptr);
+  RecurrentTuneRequest request{.problem = usual_problem(RecurrentKind::kda), .batches = {3}, .policy = L2Policy::warm};
+  request.problem.qk_heads = request.problem.v_heads = 1, request.problem.key_dim = request.problem.value_dim = 32;
+  const auto summary = tune_recurrent(request, **db, cubins.get(), {}, nullptr);
+  ASSERT_TRUE(summary) << summary.error().message << summary.error().log;
+  EXPECT_GT(summary->candidates, 4);
+  EXPECT_EQ(summary->rejected + summary->incorrect, 0) << summary->failure;
+  ASSERT_EQ(summary->steps.size(), 1u);
+  EXPECT_TRUE(summary->steps[0].winner && summary->steps[0].finished);
+  EXPECT_EQ((*db)->stats()->winners, 1);
 }
 
 }  // namespace
