@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/commands/commands.hpp"
 #include "cli/commands/recurrent_tune.hpp"
@@ -29,7 +30,7 @@ struct RecurrentCommands {
   CLI::App *bench = nullptr, *emit = nullptr, *tune = nullptr, *lookup = nullptr;
   RecurrentFlags problem;
   DeviceFlags device;
-  bool sweep = false;
+  bool sweep = false, missing = false;
   std::string rounds = "31", policy = "cold", jobs, out;
 };
 
@@ -176,7 +177,7 @@ int run_tune(const Console& console, const RecurrentCommands& flags, const Recur
   if (!flags.jobs.empty()) {
     if (auto ok = read_number("--jobs", flags.jobs, request.compile_threads); !ok) return report_error(ok.error());
   }
-  return tune_recurrent_steps(console, request);
+  return tune_recurrent_steps(console, std::move(request), flags.missing);
 }
 
 int run(const Console& console, const RecurrentCommands& flags) {
@@ -205,6 +206,8 @@ Command add_recurrent(CLI::App& program) {
   flags->tune = app->add_subcommand("tune", "Find the fastest kernel for steps of each size, and record it");
   add_recurrent_flags(*flags->tune, flags->problem, kTunedBatches);
   add_measuring_flags(*flags->tune, *flags);
+  flags->tune->add_flag("--missing", flags->missing,
+                        "Leave out batches that have a winner of this driver, NVRTC and kernel");
   flags->tune->add_option("-j,--jobs", flags->jobs, "Threads that compile; default: one for each core")->type_name("N");
   flags->bench = app->add_subcommand("bench", "Time a decode step beside an in-place copy of its states");
   add_recurrent_flags(*flags->bench, flags->problem, kOneRequest);

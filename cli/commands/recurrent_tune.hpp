@@ -7,8 +7,9 @@
 namespace leanattn {
 inline namespace v1 {
 
-/// Tunes into the database, and prints the winners. Returns the exit code.
-int tune_recurrent_steps(const Console& console, const RecurrentTuneRequest& request);
+/// Tunes into the database, and prints the winners. With `missing` only batches that have no winner measured with this
+/// driver, NVRTC and kernel. Returns the exit code.
+int tune_recurrent_steps(const Console& console, RecurrentTuneRequest request, bool missing);
 
 }  // namespace v1
 }  // namespace leanattn

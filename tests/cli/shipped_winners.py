@@ -32,6 +32,10 @@ if "devices" in arguments:
     print('{{"devices": [{{"ordinal": 0, "name": "Simulated H200", "arch": "sm_90a", "sms": 132}}]}}')
 elif "tune" not in arguments:
     os.execv({program!r}, ["leanattn", *arguments])
+elif "recurrent" in arguments:
+    assert "--missing" in arguments, arguments
+    with open({log!r}, "a") as log:
+        log.write(" ".join(arguments[arguments.index("--model"):]) + "\\n")
 elif "--arch" not in arguments:
     capture = arguments[arguments.index("--from-capture") + 1]
     assert "--missing" in arguments and "--budget" in arguments, arguments
@@ -134,6 +138,15 @@ class Command(Simulated):
         _, tuned = self.make()
         self.assertEqual([line.split()[1] for line in tuned], ["0", "0", "0"])
 
+    def test_problems_with_a_recurrent_state_come_last(self):
+        self.write_list({**LIST, "recurrent": [{"models": ["qwen3.5-27b"], "tensor_parallel": [1, 5, 8]}, {"models": ["kimi-k3"], "flags": ["--tokens", "4"]}]})
+        said, tuned = self.make()
+        self.assertEqual(tuned[3:], ["--model qwen3.5-27b --tensor-parallel 1", "--model qwen3.5-27b --tensor-parallel 8", "--model kimi-k3 --tensor-parallel 1 --tokens 4"])
+        self.assertIn("6 of 6 problems were reached.\n", said)
+        self.assertIn("3 have a recurrent state.\n", said)
+        _, tuned = self.make(code=130, STAND_IN_ENDS_AT="captures/1.jsonl", STAND_IN_CODE="130")
+        self.assertEqual(tuned, ["captures/0.jsonl 0"], "nothing is begun behind an interruption")
+
     def test_a_file_from_elsewhere_is_joined_to_what_the_work_folder_has(self):
         self.make(code=130, STAND_IN_ENDS_AT="captures/1.jsonl", STAND_IN_CODE="130")
         elsewhere, self.work = self.work, self.root / "work2"
@@ -223,6 +236,14 @@ class CommittedList(contract.Contract):
         for problem, shapes in problems:
             for shape in shapes:
                 self.assertLessEqual(made.kv_bytes(problem, *shape), self.listed["largest_kv_bytes"])
+
+    def test_every_problem_with_a_recurrent_state_has_kernels_and_every_model_is_there(self):
+        models = json.loads(self.expect(0, "--json", "models").stdout)["recurrent"]
+        for flags in script().recurrent_of(self.listed, models):
+            self.expect(0, "recurrent", "lookup", "--arch", "h100", "--batch", "1", *flags)
+        named = {name for step in self.listed["recurrent"] for name in step["models"]}
+        problems = lambda names: {json.dumps(model["problem"]) for model in models if model["name"] in names}
+        self.assertEqual(problems(named), problems({model["name"] for model in models}))
 
     def test_a_step_is_sliced_for_tensor_parallelism(self):
         made = script()

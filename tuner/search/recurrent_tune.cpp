@@ -344,6 +344,18 @@ Result<void> tune_step(const RecurrentSession& session, const std::vector<Recurr
 
 }  // namespace
 
+Result<std::vector<int>> missing_batches(const RecurrentTuneRequest& request, TuningDb& db, const DeviceFacts& device) {
+  const auto winners = db.winners(device_model(device), std::nullopt, current_software(device));
+  if (!winners) return tl::unexpected(winners.error());
+  std::vector<int> batches = request.batches;
+  for (const Winner& winner : *winners) {
+    const auto problem = recurrent_problem_from_json(winner.problem);
+    if (winner.stale || !problem || *problem != request.problem || winner.policy != to_string(request.policy)) continue;
+    if (const auto batch = batch_from_json(winner.shape)) std::erase(batches, *batch);
+  }
+  return batches;
+}
+
 bool is_copy_config(std::string_view config) { return config.starts_with(R"({"copy":)"); }
 
 Result<RecurrentTuneSummary> tune_recurrent(const RecurrentTuneRequest& request, TuningDb& db, CubinCache* cubins,

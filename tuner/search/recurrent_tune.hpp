@@ -70,6 +70,10 @@ using RecurrentProgressSink = std::function<void(const RecurrentProgress&)>;
 Result<RecurrentTuneSummary> tune_recurrent(const RecurrentTuneRequest& request, TuningDb& db, CubinCache* cubins,
                                             const RecurrentProgressSink& progress, const std::atomic<bool>* cancel);
 
+/// The batches of the request that have no winner measured with today's driver, NVRTC and kernel. Errors: those of the
+/// database.
+Result<std::vector<int>> missing_batches(const RecurrentTuneRequest& request, TuningDb& db, const DeviceFacts& device);
+
 /// The config under which the time of a copy is kept among the trials of a step: {"copy":"128x4",...}. It never wins.
 bool is_copy_config(std::string_view config);
 

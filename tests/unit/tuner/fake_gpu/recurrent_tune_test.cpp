@@ -189,6 +189,33 @@ TEST_F(RecurrentTune, AnInterruptDuringTheChecksTimesNothing) {
   EXPECT_TRUE(trials().empty());
 }
 
+TEST_F(RecurrentTune, ABatchIsMissingUntilItHasAWinnerOfTodaysKernels) {
+  request.batches = {2};
+  tune();
+  request.batches = {1, 2, 4};
+  EXPECT_EQ(missing_batches(request, *db, device()).value(), (std::vector<int>{1, 4}));
+  request.policy = L2Policy::cold;
+  EXPECT_EQ(missing_batches(request, *db, device())->size(), 3u);
+  request.policy = L2Policy::warm, request.problem.tokens = 2;
+  EXPECT_EQ(missing_batches(request, *db, device())->size(), 3u);
+
+  request.problem.tokens = 1;
+  const RecurrentSpec spec = default_spec(device(), request.problem, 4);
+  const std::string session = db->begin_session(model(), current_environment(device()), "of another library").value();
+  const Trial trial{.problem = to_json(request.problem),
+                    .shape = batch_to_json(4),
+                    .policy = "warm",
+                    .config = to_json(spec),
+                    .samples = 12,
+                    .median_us = 3,
+                    .low_us = 3,
+                    .high_us = 3,
+                    .kernel_revision = "of another kernel"};
+  ASSERT_TRUE(db->add_trial(session, trial));
+  ASSERT_TRUE(db->rebuild_winners());
+  EXPECT_EQ(missing_batches(request, *db, device()).value(), (std::vector<int>{1, 4})) << "it is stale";
+}
+
 TEST_F(RecurrentTune, AnEarlierWinnerIsConfirmedAndGivesWayToAFasterOne) {
   times = {{kFast, 2.0}};
   tune();
