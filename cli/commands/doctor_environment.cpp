@@ -116,10 +116,12 @@ constexpr Variable kVariables[] = {
     {"LEANATTN_CAPTURE", judge_capture},
     {"LEANATTN_DEBUG", judge_debug},
     {"LEANATTN_PROGRAM", judge_program},
-    {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these three.
+    {"LEANATTN_VLLM_CONTEXT", judge_number},  // The backend for vLLM reads these four.
+    {"LEANATTN_VLLM_RECURRENT", accept},
     {"LEANATTN_VLLM_TUNE", judge_seconds},
     {"LEANATTN_VLLM_UNTRIED", accept},
-    {"LEANATTN_SGLANG_CONTEXT", judge_number},  // The backend for SGLang reads these two.
+    {"LEANATTN_SGLANG_CONTEXT", judge_number},  // The backend for SGLang reads these three.
+    {"LEANATTN_SGLANG_RECURRENT", accept},
     {"LEANATTN_SGLANG_UNTRIED", accept},
     {"LEANATTN_CUDA_WHEELS", accept},  // The project's scripts and tests read these.
     {"LEANATTN_FA3_LIBRARY", accept},

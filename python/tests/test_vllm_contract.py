@@ -17,6 +17,13 @@ from engine_stand_in import parameters, takes_anything
 FLASH = "vllm.v1.attention.backends.flash_attn"
 FLASH_MLA = "vllm.v1.attention.backends.mla.flashmla_sparse"
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+LAYERS = "vllm.model_executor.layers.mamba"
+KERNELS = "vllm.third_party.flash_linear_attention.ops"
+# Of layers with a recurrent state: vLLM's function and its module, where a layer calls it, and what leanattn.vllm.recurrent has in its place.
+ROW_FUNCTIONS = [("fused_recurrent_gated_delta_rule_packed_decode", f"{KERNELS}.fused_recurrent", f"{LAYERS}.gdn.qwen_gdn_linear_attn", "_packed_delta_rule"),
+                 ("fused_sigmoid_gating_delta_rule_update", f"{KERNELS}.fused_sigmoid_gating", f"{LAYERS}.gdn.qwen_gdn_linear_attn", "_delta_rule"),
+                 ("fused_recurrent_kda", f"{KERNELS}.kda", f"{LAYERS}.gdn.kimi_gdn_linear_attn", "_delta_attention"),
+                 ("selective_state_update", f"{LAYERS}.ops.ssu_dispatch", f"{LAYERS}.mamba_mixer2", "_state_space")]
 
 
 @pytest.fixture(params=stand_in.VERSIONS)
@@ -114,7 +121,8 @@ def test_the_calls_of_vllms_layers_are_taken(adapter, version):
              (workers, "self.backend.get_builder_cls()"): builder, (workers, "builder_cls"): builder,
              **{(FLASH_MLA, f"self.{name}"): getattr(selected, name) for name in ("_fp8_flash_mla_kernel", "_bf16_flash_mla_kernel")},
              (FLASH, "get_dcp_group().all_gather"): None, (FLASH, "self.dcp_combine"): None, (FLASH, "reshape_and_cache_flash"): None}
-    calls = {(module, name): texts for module, of_module in stand_in.contract(version)["calls"].items() for name, texts in of_module.items()}
+    calls = {(module, name): texts for module, of_module in stand_in.contract(version)["calls"].items() for name, texts in of_module.items()
+             if not module.startswith(LAYERS)}
     assert set(calls) <= set(found) and len(calls) >= 8
     for name, texts in calls.items():
         if found[name] is None:  # FlashAttention's own, and what leanattn calls as it does
@@ -125,6 +133,46 @@ def test_the_calls_of_vllms_layers_are_taken(adapter, version):
             named = {keyword.arg: object() for keyword in call.keywords if keyword.arg is not None}
             own = [] if inspect.isclass(found[name]) else [object()]
             inspect.signature(found[name]).bind(*own, *given, **named)
+
+
+def functions_of_recurrent():
+    """{name: signature} of the functions and methods of leanattn.vllm.recurrent, which imports PyTorch and is read as text."""
+    tree = ast.parse((SOURCE / "python/leanattn/vllm/recurrent.py").read_text())
+    found = {}
+    for node in ast.walk(tree):
+        for inner in getattr(node, "body", []) if isinstance(node, (ast.Module, ast.ClassDef)) else []:
+            if isinstance(inner, ast.FunctionDef):
+                name = f"{node.name}.{inner.name}" if isinstance(node, ast.ClassDef) else inner.name
+                found[name] = engine_stand_in.signature_of(record_interface.signature(inner))
+    return found
+
+
+def bind(signature, text, *first):
+    """Binds a recorded call; only how many arguments, and under which names."""
+    call = ast.parse(f"f({text})", mode="eval").body
+    signature.bind(*first, *(object() for _ in call.args), **{keyword.arg: object() for keyword in call.keywords})
+
+
+def test_functions_for_decode_rows_take_what_layers_give(version):
+    recorded, ours = stand_in.contract(version), functions_of_recurrent()
+    for name, module, layer, own in ROW_FUNCTIONS:
+        texts = recorded["calls"][layer][name]
+        if name == "fused_recurrent_kda" and version.startswith("0.33"):
+            continue  # another function of this name; KimiPacked has a method instead
+        first = [object()] if own == "_state_space" else []
+        for text in texts:
+            bind(ours[own], text, *first)
+            bind(engine_stand_in.signature_of(recorded["modules"][module]["functions"][name]), text)
+
+
+def test_the_step_of_kimis_layer_takes_what_the_layer_gives():
+    recorded, ours = stand_in.contract("0.33.0")["calls"][f"{LAYERS}.gdn.kimi_gdn_linear_attn"], functions_of_recurrent()
+    for name in ("KimiPacked._forward", "KimiPacked._step"):
+        (text,) = recorded["self._forward"]
+        bind(ours[name], text, object())
+    # The convolution is asked as vLLM asks it, up to what it checks.
+    given = {keyword.split("=")[0] for call in recorded["causal_conv1d_update"] for keyword in call.split(", ")[4:]}
+    assert given == {"activation", "conv_state_indices", "validate_data", "out", "num_accepted_tokens", "query_start_loc", "max_query_len"}
 
 
 def test_what_leanattn_takes_of_context_parallelism_is_there(version):

@@ -4,10 +4,12 @@
 
 SGLang calls register() by itself, through the entry point group "sglang.srt.plugins". Decode steps, prefill and the verification of drafts run on
 leanattn; docs/how-to/sglang.md says what is left to the FlashAttention that SGLang brings. Each tried version of SGLang has a module of its
-own, with what its interface has beyond the others'; the rest is shared.
+own, with what its interface has beyond the others'; the rest is shared. With LEANATTN_SGLANG_RECURRENT=1 layers that keep a recurrent state decode on
+leanattn, too.
 """
 import importlib
 import logging
+import os
 
 from .._serving.versions import Versions
 
@@ -15,6 +17,7 @@ NAME = "leanattn"  #: of --attention-backend
 TRIED = {"0.5.12": "v0512", "0.5.16": "v0516", "0.5.23": "v0523"}  #: versions of SGLang, and the module that is written for each
 ANYWAY = "LEANATTN_SGLANG_UNTRIED"
 CONTEXT = "LEANATTN_SGLANG_CONTEXT"
+RECURRENT = "LEANATTN_SGLANG_RECURRENT"
 
 _logger = logging.getLogger(__name__)
 _versions = Versions("SGLang", TRIED, anyway=ANYWAY, flag="--attention-backend", logger=_logger)
@@ -26,6 +29,8 @@ def register():
         from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
         from sglang.srt.server_args import (ATTENTION_BACKEND_CHOICES, DETERMINISTIC_ATTENTION_BACKEND_CHOICES, add_attention_backend_choices,
                                             add_deterministic_attention_backend_choices)
+        if os.environ.get(RECURRENT) == "1":
+            importlib.import_module(f"{__name__}.recurrent").register()
     except ImportError as error:
         _versions.warn_not_registered(error)
         return

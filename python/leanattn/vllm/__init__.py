@@ -2,12 +2,14 @@
 
     vllm serve MODEL --attention-backend CUSTOM
 
-vLLM calls register() by itself, through the entry point group "vllm.general_plugins". A step is one launch where there are kernels for prefill. Else
+vLLM calls register() by itself, through the entry point group "vllm.general_plugins". With LEANATTN_VLLM_RECURRENT=1 layers that keep a recurrent state
+decode on leanattn, too. A step is one launch where there are kernels for prefill. Else
 only requests with few query tokens run on leanattn. docs/how-to/vllm.md says which rows are computed by whom, and what is supported. Each tried
 version of vLLM has a module of its own, with what its interface has beyond the others'; the rest is shared.
 """
 import importlib
 import logging
+import os
 
 from .._serving.versions import Versions
 
@@ -15,6 +17,7 @@ TRIED = {"0.26": "v026", "0.33": "v033"}  #: versions of vLLM, and the module th
 ANYWAY = "LEANATTN_VLLM_UNTRIED"
 CONTEXT = "LEANATTN_VLLM_CONTEXT"
 TUNE = "LEANATTN_VLLM_TUNE"
+RECURRENT = "LEANATTN_VLLM_RECURRENT"
 
 _logger = logging.getLogger("vllm.leanattn")  # below vLLM's own logger, so that its handlers apply
 _versions = Versions("vLLM", TRIED, anyway=ANYWAY, flag="--attention-backend", logger=_logger)
@@ -32,8 +35,21 @@ def register():
                 _logger.warning("leanattn is not the backend CUSTOM, because %s is; VLLM_PLUGINS says which plugins are loaded", custom.get_path())
                 continue
             put(custom, path)
+        if os.environ.get(RECURRENT) == "1":
+            _register_recurrent()
     except (ImportError, AttributeError, TypeError) as error:
         _versions.warn_not_registered(error)
+
+
+def _register_recurrent():
+    import vllm
+
+    try:
+        written_for = module_for(vllm.__version__)
+    except RuntimeError as error:
+        _logger.warning("layers with a recurrent state stay vLLM's: %s", error)
+        return
+    importlib.import_module(f"{__name__}.recurrent").register(written_for)
 
 
 def module_for(version):
