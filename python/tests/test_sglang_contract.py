@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 import zipfile
 
 import pytest
@@ -164,6 +165,19 @@ def test_it_adds_its_name_once_and_nothing_else(adapter):
     assert ATTENTION_BACKENDS == {"leanattn": leanattn.sglang.create}
     for name, choices in before.items():
         assert "leanattn" not in choices and getattr(server_args, name) == [*choices, "leanattn"]
+
+
+def test_hooks_for_recurrent_states_are_registered_where_they_are_asked_for(adapter, monkeypatch):
+    import leanattn.sglang
+
+    asked = []
+    monkeypatch.setitem(sys.modules, "leanattn.sglang.recurrent", types.SimpleNamespace(register=lambda: asked.append(True)))
+    for value, times in ((None, 0), ("0", 0), ("1", 1)):
+        monkeypatch.delenv("LEANATTN_SGLANG_RECURRENT", raising=False)
+        if value is not None:
+            monkeypatch.setenv("LEANATTN_SGLANG_RECURRENT", value)
+        leanattn.sglang.register()
+        assert len(asked) == times
 
 
 def test_create_makes_the_backend_of_the_version(adapter, monkeypatch):

@@ -297,6 +297,23 @@ def test_it_leaves_the_backend_of_another_plugin_alone(adapter, caplog):
     assert "other.Backend" in caplog.text and "VLLM_PLUGINS" in caplog.text
 
 
+@pytest.mark.parametrize("number, asked", [(None, [True]), ("0.1.0", [])])
+def test_layers_for_recurrent_states_are_registered_where_they_are_asked_for(adapter, version, number, asked, monkeypatch, caplog):
+    """With their own module for this vLLM. A vLLM that was never tried keeps its layers, and says why."""
+    import leanattn.vllm
+    import vllm
+
+    modules = []
+    monkeypatch.setitem(sys.modules, "leanattn.vllm.recurrent", types.SimpleNamespace(register=modules.append))
+    monkeypatch.setattr(vllm, "__version__", number or version, raising=False)
+    leanattn.vllm.register()
+    assert modules == []
+    monkeypatch.setenv("LEANATTN_VLLM_RECURRENT", "1")
+    leanattn.vllm.register()
+    assert modules == ([leanattn.vllm.module_for(version)] if asked else [])
+    assert bool(asked) != ("stay vLLM's" in caplog.text)
+
+
 def test_a_vllm_without_such_a_registry_still_starts(adapter, caplog):
     import leanattn.vllm
 
