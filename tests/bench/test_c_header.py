@@ -54,6 +54,10 @@ class Header(unittest.TestCase):
         found = c_header.structs("#define PARTS 8\ntypedef struct t { const void* o[PARTS]; float* lse[2]; } t;")
         self.assertEqual(ctypes.sizeof(found["t"]), 80)
 
+    def test_structs_have_structs_before_them(self):
+        found = c_header.structs("typedef struct s { void* p; int32_t n; } s; typedef struct t { int32_t a; s b, c; } t;")
+        self.assertEqual((ctypes.sizeof(found["t"]), found["t"].c.offset), (40, 24))
+
     def test_comments_hold_no_fields(self):
         found = c_header.structs("typedef struct t { int32_t a; /* int32_t b; */ int32_t c, d; } t;")
         self.assertEqual([name for name, _ in found["t"]._fields_], ["a", "c", "d"])
