@@ -167,8 +167,9 @@ def test_it_adds_its_name_once_and_nothing_else(adapter):
         assert "leanattn" not in choices and getattr(server_args, name) == [*choices, "leanattn"]
 
 
-def test_hooks_for_recurrent_states_are_registered_where_they_are_asked_for(adapter, monkeypatch):
+def test_hooks_for_recurrent_states_are_registered_where_they_are_asked_for(adapter, monkeypatch, caplog):
     import leanattn.sglang
+    from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
 
     asked = []
     monkeypatch.setitem(sys.modules, "leanattn.sglang.recurrent", types.SimpleNamespace(register=lambda: asked.append(True)))
@@ -178,6 +179,9 @@ def test_hooks_for_recurrent_states_are_registered_where_they_are_asked_for(adap
             monkeypatch.setenv("LEANATTN_SGLANG_RECURRENT", value)
         leanattn.sglang.register()
         assert len(asked) == times
+    monkeypatch.setitem(sys.modules, "leanattn.sglang.recurrent", types.SimpleNamespace())  # what cannot be registered
+    leanattn.sglang.register()
+    assert "stay SGLang's" in caplog.text and leanattn.sglang.NAME in ATTENTION_BACKENDS
 
 
 def test_create_makes_the_backend_of_the_version(adapter, monkeypatch):

@@ -25,12 +25,12 @@ _versions = Versions("SGLang", TRIED, anyway=ANYWAY, flag="--attention-backend",
 
 def register():
     """Adds the backend "leanattn" to those of SGLang. Never raises, because SGLang calls it for every model, whatever backend that uses."""
+    if os.environ.get(RECURRENT) == "1":
+        _register_recurrent()
     try:
         from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS, register_attention_backend
         from sglang.srt.server_args import (ATTENTION_BACKEND_CHOICES, DETERMINISTIC_ATTENTION_BACKEND_CHOICES, add_attention_backend_choices,
                                             add_deterministic_attention_backend_choices)
-        if os.environ.get(RECURRENT) == "1":
-            importlib.import_module(f"{__name__}.recurrent").register()
     except ImportError as error:
         _versions.warn_not_registered(error)
         return
@@ -43,6 +43,14 @@ def register():
                          (DETERMINISTIC_ATTENTION_BACKEND_CHOICES, add_deterministic_attention_backend_choices)):
         if NAME not in choices:
             add([NAME])
+
+
+def _register_recurrent():
+    """Registers the hooks for layers with a recurrent state. Where that fails they stay SGLang's, with a warning."""
+    try:
+        importlib.import_module(f"{__name__}.recurrent").register()
+    except Exception as error:  # whatever an SGLang raises whose layers are others
+        _logger.warning("layers with a recurrent state stay SGLang's: %s", error)
 
 
 def create(model_runner):

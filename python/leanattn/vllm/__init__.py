@@ -35,21 +35,20 @@ def register():
                 _logger.warning("leanattn is not the backend CUSTOM, because %s is; VLLM_PLUGINS says which plugins are loaded", custom.get_path())
                 continue
             put(custom, path)
-        if os.environ.get(RECURRENT) == "1":
-            _register_recurrent()
     except (ImportError, AttributeError, TypeError) as error:
         _versions.warn_not_registered(error)
+    if os.environ.get(RECURRENT) == "1":
+        _register_recurrent()
 
 
 def _register_recurrent():
-    import vllm
-
+    """Has vLLM make leanattn's layers with a recurrent state. Where that fails they stay vLLM's, with a warning."""
     try:
-        written_for = module_for(vllm.__version__)
-    except RuntimeError as error:
+        import vllm
+
+        importlib.import_module(f"{__name__}.recurrent").register(module_for(vllm.__version__))
+    except Exception as error:  # whatever a vLLM raises whose layers are others
         _logger.warning("layers with a recurrent state stay vLLM's: %s", error)
-        return
-    importlib.import_module(f"{__name__}.recurrent").register(written_for)
 
 
 def module_for(version):
