@@ -362,6 +362,12 @@ def check_registration(recurrent):
     for _ in range(2):
         leanattn.vllm.register()
     made = {name: cls.__name__ for name, cls in op_registry_oot.items()}
+    op_registry_oot.clear()
+    recurrent.envs.VLLM_BATCH_INVARIANT = True
+    leanattn.vllm.register()
+    assert not op_registry_oot
+    recurrent.envs.VLLM_BATCH_INVARIANT = False
+    leanattn.vllm.register()
     kimi = "KimiApart" if hasattr(recurrent.kimi_gdn_linear_attn, "fused_recurrent_kda") else "KimiPacked"
     assert made == {"QwenGatedDeltaNetAttention": "Qwen", "KimiGatedDeltaNetAttention": kimi, "MambaMixer2": "Mamba"}, made
     own = recurrent.Qwen.__mro__[1]

@@ -9,6 +9,7 @@ import inspect
 import types
 
 import torch
+import vllm.envs as envs
 from vllm.forward_context import get_forward_context
 from vllm.model_executor.custom_op import PluggableLayer, op_registry_oot
 from vllm.model_executor.layers.mamba.gdn import kimi_gdn_linear_attn, qwen_gdn_linear_attn
@@ -21,7 +22,10 @@ FIRST_SLOT = 1
 
 
 def register(version):
-    """Has vLLM make these layers instead of its own. `version` names the module that is written for this vLLM. A second call changes nothing."""
+    """Has vLLM make these layers instead of its own. `version` names the module that is written for this vLLM. A second call changes nothing. Where results
+    must not depend on the batch, they stay vLLM's: which kernel is fastest does."""
+    if envs.VLLM_BATCH_INVARIANT:
+        return
     for layer in (Qwen, KimiApart if version == "v026" else KimiPacked, Mamba):
         own = layer.__mro__[1].__name__
         if own not in op_registry_oot:
@@ -68,6 +72,10 @@ class Qwen(qwen_gdn_linear_attn.QwenGatedDeltaNetAttention):
         self.dt_bias = in_fp32(self.dt_bias)
         self.enable_fused_gdn_spec_decode = False  # vLLM 0.33: a kernel of its own for drafts, which has the norm
         self._use_leanattn()
+
+    def forward(self, hidden_states):
+        # vLLM keeps compiled models by the files that they come from, and one that was compiled with its own layer may have another step for drafts.
+        return super().forward(hidden_states)
 
     def _use_leanattn(self):
         self._forward_core = with_functions(self, "_forward_core", fused_sigmoid_gating_delta_rule_update=_delta_rule)
