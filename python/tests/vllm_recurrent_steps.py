@@ -1,29 +1,34 @@
 """vllm_recurrent_steps.py -- leanattn.vllm's layers with a recurrent state in vLLM's own Python, beside vLLM's own layers, kernels included.
 
     python3 python/tests/vllm_recurrent_steps.py [FOLDER]     # FOLDER has vLLM's files, such as an unpacked wheel; default: the installed one
+    python3 python/tests/vllm_recurrent_steps.py --gpu [FOLDER]
 
-Layers, builders of metadata and vLLM's Triton kernels for decode rows are the real ones; the kernels run in Triton's interpreter, so there is no GPU. A
-layer is made without its projections, and stubs stand for convolutions, Mamba-2's kernel and those of prompts, which the interpreter does not run. In the
-place of leanattn.recurrent there is a reference in fp64. The same steps go through vLLM's layer and through leanattn's, on caches of their own, and outputs and
-caches are compared. The last line says how many steps agree.
+Layers, builders of metadata and vLLM's Triton kernels for decode rows are the real ones. A layer is made without its projections, and stubs stand for the
+kernels of prompts. With --gpu kernels run on CUDA device 0, leanattn's and vLLM's. Else those of vLLM run in Triton's interpreter, which does not run
+convolutions and Mamba-2's kernel, so that these have stubs as well, and in the place of leanattn.recurrent there is a reference in fp64. The same steps go
+through vLLM's layer and through leanattn's, on caches of their own, and outputs and caches are compared. The last line says how many steps agree.
 """
 import os
+import sys
 
-os.environ["TRITON_INTERPRET"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""  # says that Triton may be there without a driver
+GPU = "--gpu" in sys.argv
+if not GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # says that Triton may be there without a driver
 
 import importlib  # noqa: E402
 import importlib.util  # noqa: E402
 import itertools  # noqa: E402
 import pathlib  # noqa: E402
-import sys  # noqa: E402
 import types  # noqa: E402
 
 import torch  # noqa: E402
 
+import leanattn  # noqa: E402
 import reference  # noqa: E402
 import vllm_steps  # noqa: E402
 
+DEVICE = torch.device("cuda" if GPU else "cpu")
 QK_HEADS, V_HEADS, KEY_DIM, VALUE_DIM, SLOTS, WIDTH, DRAFTS = 2, 4, 32, 64, 24, 4, 2
 NULL_SLOT_ROWS = 3  # that only pad a graph
 # Whether drafts are used, new tokens of each request, drafts of each (-1: none, as for prompts), and accepted tokens of the step before.
@@ -59,16 +64,19 @@ def load(folder):
     importlib.import_module("leanattn.vllm.recurrent")
     # Kernels have Triton's functions under names of their own, which the interpreter does not replace.
     for name, module in list(sys.modules.items()):
-        for function in ("exp", "exp2", "log", "log2") if name.startswith("vllm.") and ("linear_attention" in name or ".kda" in name) else ():
+        for function in ("exp", "exp2", "log", "log2") if not GPU and name.startswith("vllm.") and ("linear_attention" in name or ".kda" in name) else ():
             if hasattr(module, function):
                 setattr(module, function, lambda x, function=function: getattr(tl, function)(x))
-    stubs = {"get_forward_context": lambda: CONTEXT, "causal_conv1d_update": convolution, "causal_conv1d_fn": convolution_of_prompts, "fused_kda_gate": gates,
-             "mamba_chunk_scan_combined_varlen": lambda x, *_, out, state_dtype, **more: (out.copy_(x), torch.zeros(1, dtype=state_dtype))[1]}
+    of_interpreter = {} if GPU else {"causal_conv1d_update": convolution, "fused_kda_gate": gates}
+    stubs = {"get_forward_context": lambda: CONTEXT, "causal_conv1d_fn": convolution_of_prompts, **of_interpreter,
+             "mamba_chunk_scan_combined_varlen": lambda x, *_, out, state_dtype, **more: (out.copy_(x), out.new_zeros(1, dtype=state_dtype))[1]}
     for name, module in list(sys.modules.items()):
         for function in stubs if name.startswith(("vllm.model_executor.layers.mamba.", "leanattn.vllm.recurrent")) else ():
             if hasattr(module, function):
                 setattr(module, function, stubs[function])
-    importlib.import_module("vllm.model_executor.layers.mamba.ops.ssu_dispatch")._mamba_ssu_backend = state_space
+    dispatch = importlib.import_module("vllm.model_executor.layers.mamba.ops.ssu_dispatch")
+    rounding = types.SimpleNamespace(enable_stochastic_rounding=False, stochastic_rounding_philox_rounds=0)
+    dispatch._mamba_ssu_backend = dispatch.TritonSSUBackend(rounding) if GPU else state_space
     return version
 
 
@@ -131,6 +139,11 @@ def state_space(state, x, dt, A, B, C, D, dt_bias, *, dt_softplus, state_batch_i
                 state[target] = s.to(state.dtype)
 
 
+def on_device(tensor):
+    """With the strides that it has."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=DEVICE).copy_(tensor)
+
+
 class Layer:
     """One kind of layer: vLLM's class, leanattn's, its builder, what both classes read, and its inputs."""
 
@@ -145,7 +158,7 @@ class Layer:
 
         made = config(drafts)
         spec = MambaSpec(block_size=16, shapes=((3, 8), (self.v_heads, self.value_dim, self.key_dim)), dtypes=(torch.bfloat16, torch.float32))
-        builder = self.builder(spec, ["layer"], made, torch.device("cpu"))
+        builder = self.builder(spec, ["layer"], made, DEVICE)
         starts = torch.tensor([0, *itertools.accumulate(query_tokens), *[sum(query_tokens)] * padding], dtype=torch.int32)
         rows, columns = len(query_tokens) + padding, 1 + DRAFTS
         table = torch.zeros(rows, 5, dtype=torch.int32)
@@ -154,13 +167,13 @@ class Layer:
         prompts = [tokens > 1 for tokens in query_tokens] if draft_tokens is None else [count < 0 for count in draft_tokens]
         common = CommonAttentionMetadata(
             is_prefilling=torch.tensor(prompts + [False] * padding),
-            query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=lengths, seq_lens_cpu_upper_bound=lengths, num_reqs=rows,
-            num_actual_tokens=sum(query_tokens) + padding, max_query_len=max(query_tokens), max_seq_len=int(lengths.max()), block_table_tensor=table,
-            slot_mapping=torch.zeros(sum(query_tokens), dtype=torch.int64))
+            query_start_loc=starts.to(DEVICE), query_start_loc_cpu=starts, seq_lens=lengths.to(DEVICE), seq_lens_cpu_upper_bound=lengths, num_reqs=rows,
+            num_actual_tokens=sum(query_tokens) + padding, max_query_len=max(query_tokens), max_seq_len=int(lengths.max()), block_table_tensor=table.to(DEVICE),
+            slot_mapping=torch.zeros(sum(query_tokens), dtype=torch.int64, device=DEVICE))
         given = {}
         if drafts:
             ends = [0] * padding
-            given = {"num_accepted_tokens": torch.tensor(accepted + ends, dtype=torch.int32),
+            given = {"num_accepted_tokens": torch.tensor(accepted + ends, dtype=torch.int32, device=DEVICE),
                      "num_decode_draft_tokens_cpu": torch.tensor(draft_tokens + [-1] * padding, dtype=torch.int32)}
         return builder.build(0, common, **given)
 
@@ -168,7 +181,7 @@ class Layer:
         layer = torch.nn.Module.__new__(cls)
         torch.nn.Module.__init__(layer)
         for name, value in {**self.fields(), **parameters}.items():
-            setattr(layer, name, torch.nn.Parameter(value.clone(), requires_grad=False) if isinstance(value, torch.Tensor) else value)
+            setattr(layer, name, torch.nn.Parameter(value.to(DEVICE, copy=True), requires_grad=False) if isinstance(value, torch.Tensor) else value)
         layer.prefix, layer.tp_size, layer.kv_cache = "layer", 1, caches
         if cls is self.ours:
             self.finish(layer)
@@ -186,9 +199,9 @@ class Layer:
         state = torch.randn(SLOTS, self.v_heads, self.value_dim, self.key_dim, generator=generator).mul(0.3).to(state_type)
         made = []
         for cls in (self.own, self.ours):
-            caches = conv.clone(), state.clone()
+            caches = conv.to(DEVICE, copy=True), state.to(DEVICE, copy=True)
             layer, calls = self.make(cls, parameters, caches), []
-            out = self.call(layer, [tensor.clone() for tensor in inputs], {"layer": metadata}, calls)
+            out = self.call(layer, [on_device(tensor) for tensor in inputs], {"layer": metadata}, calls)
             made.append((out[:sum(query_tokens)], caches, calls))
         (expected, (conv_expected, expected_state), none), (found, (conv_found, found_state), calls) = made
         assert not none and torch.equal(conv_expected, conv_found)
@@ -207,7 +220,7 @@ class Layer:
             for name in ("a", "b"):
                 assert options.get(name) is None or options[name].dtype == (torch.float32 if options.get("gates") == "given" else q.dtype), name
             calls.append(len(slots))
-            return reference.recurrent(q, k, v, state, slots, **options)
+            return (leanattn.recurrent if GPU else reference.recurrent)(q, k, v, state, slots, **options)
 
         recurrent._recurrent = launched
         CONTEXT.attn_metadata = metadata
@@ -231,14 +244,14 @@ class Qwen(Layer):
 
     def parameters(self, generator):
         weight = torch.randn(self.conv_dim, 1, WIDTH, generator=generator).bfloat16()
-        return {"conv1d": types.SimpleNamespace(weight=weight, bias=None), "A_log": torch.rand(V_HEADS, generator=generator),
+        return {"conv1d": types.SimpleNamespace(weight=weight.to(DEVICE), bias=None), "A_log": torch.rand(V_HEADS, generator=generator),
                 "dt_bias": torch.randn(V_HEADS, generator=generator)}
 
     def inputs(self, tokens, generator):
         return [torch.randn(tokens, columns, generator=generator).bfloat16() for columns in (self.conv_dim, V_HEADS, V_HEADS)]
 
     def step(self, layer, mixed, b, a):
-        out = torch.zeros(len(mixed), V_HEADS, VALUE_DIM, dtype=torch.bfloat16)
+        out = torch.zeros(len(mixed), V_HEADS, VALUE_DIM, dtype=torch.bfloat16, device=DEVICE)
         layer._forward_core(mixed, b, a, out)
         return out
 
@@ -264,7 +277,7 @@ class Mamba(Layer):
                 "mamba_config": config(False).mamba_config, "conv_kernel_size": WIDTH}
 
     def parameters(self, generator):
-        return {"conv1d": types.SimpleNamespace(bias=torch.randn(self.conv_dim, generator=generator).bfloat16()),
+        return {"conv1d": types.SimpleNamespace(bias=torch.randn(self.conv_dim, generator=generator).bfloat16().to(DEVICE)),
                 "conv_weights": torch.randn(self.conv_dim, WIDTH, generator=generator).bfloat16(), "A": -torch.rand(V_HEADS, generator=generator) - 0.1,
                 "D": torch.randn(V_HEADS, generator=generator), "dt_bias": torch.randn(V_HEADS, generator=generator)}
 
@@ -272,7 +285,7 @@ class Mamba(Layer):
         return [torch.randn(tokens, 16 + self.conv_dim + V_HEADS, generator=generator).bfloat16()]
 
     def step(self, layer, projected):
-        out = torch.zeros(len(projected), V_HEADS * VALUE_DIM, dtype=torch.bfloat16)
+        out = torch.zeros(len(projected), V_HEADS * VALUE_DIM, dtype=torch.bfloat16, device=DEVICE)
         layer.conv_ssm_forward(projected, out)
         return out
 
@@ -291,7 +304,7 @@ class KimiPacked(Layer):
                 return (normal * self.weight * torch.sigmoid(z.float())).to(x.dtype)
 
         norm = Norm()
-        norm.weight = torch.nn.Parameter(torch.linspace(0.5, 2, KEY_DIM))
+        norm.weight = torch.nn.Parameter(torch.linspace(0.5, 2, KEY_DIM, device=DEVICE))
         return {"head_dim": KEY_DIM, "local_num_heads": V_HEADS, "local_projection_size": V_HEADS * KEY_DIM, "o_norm": norm, "gate_lower_bound": self.bound}
 
     bound = None
@@ -301,7 +314,7 @@ class KimiPacked(Layer):
 
     def parameters(self, generator):
         weight = torch.randn(self.conv_dim, 1, WIDTH, generator=generator).bfloat16()
-        return {"conv1d": types.SimpleNamespace(weight=weight, bias=None), "A_log": torch.rand(V_HEADS, generator=generator),
+        return {"conv1d": types.SimpleNamespace(weight=weight.to(DEVICE), bias=None), "A_log": torch.rand(V_HEADS, generator=generator),
                 "dt_bias": torch.randn(V_HEADS * KEY_DIM, generator=generator)}
 
     def inputs(self, tokens, generator):
@@ -310,7 +323,7 @@ class KimiPacked(Layer):
         return [mixed, gates[0], gates[1][0], torch.randn(1, tokens, V_HEADS, generator=generator).bfloat16()]
 
     def step(self, layer, mixed, g1, g2, beta):
-        out = torch.zeros(1, len(mixed), V_HEADS, KEY_DIM, dtype=torch.bfloat16)
+        out = torch.zeros(1, len(mixed), V_HEADS, KEY_DIM, dtype=torch.bfloat16, device=DEVICE)
         layer._forward(mixed, g1, g2, beta, out)
         return out[0]
 
@@ -331,10 +344,10 @@ class KimiApart(KimiPacked):
         made = super().parameters(generator)
         weights = made.pop("conv1d").weight.chunk(3)
         return {**made, "A_log": made["A_log"].view(1, 1, -1, 1),
-                **{f"{name}_conv1d": types.SimpleNamespace(weight=weight, bias=None) for name, weight in zip("qkv", weights)}}
+                **{f"{name}_conv1d": types.SimpleNamespace(weight=weight.to(DEVICE), bias=None) for name, weight in zip("qkv", weights)}}
 
     def step(self, layer, mixed, g1, g2, beta):
-        out = torch.zeros(1, len(mixed), V_HEADS, KEY_DIM, dtype=torch.bfloat16)
+        out = torch.zeros(1, len(mixed), V_HEADS, KEY_DIM, dtype=torch.bfloat16, device=DEVICE)
         q, k, v = (part.contiguous() for part in mixed.chunk(3, -1))
         layer._forward(q, k, v, g1, beta.float().sigmoid(), out)
         return out[0]
@@ -352,7 +365,7 @@ def kinds(version, recurrent):
 
 def check_registration(recurrent):
     """vLLM makes leanattn's layers once its plugin was asked for them."""
-    import leanattn.vllm
+    import leanattn.vllm  # noqa: F811
     from vllm.model_executor.custom_op import op_registry_oot
 
     op_registry_oot.clear()
@@ -375,7 +388,8 @@ def check_registration(recurrent):
 
 
 def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1]
+    given = [argument for argument in sys.argv[1:] if argument != "--gpu"]
+    folder = given[0] if given else pathlib.Path(importlib.util.find_spec("vllm").origin).parents[1]
     version = load(pathlib.Path(folder))
     recurrent = importlib.import_module("leanattn.vllm.recurrent")
     generator, agreed, wrong = torch.Generator().manual_seed(3), 0, []
@@ -384,7 +398,7 @@ def main():
             only_decodes = max(query_tokens) <= (DRAFTS + 1 if drafts else 1) and not (draft_tokens and -1 in draft_tokens)
             padding = NULL_SLOT_ROWS if only_decodes and not drafts else 0
             of_output, of_state, rows = layer.run(drafts, query_tokens, draft_tokens, accepted, generator, padding, state_type)
-            # The interpreter cuts bf16 off, where the reference rounds to the nearest. vLLM 0.26 has packed rows' beta in bf16.
+            # The interpreter cuts bf16 off, where others round to the nearest. vLLM 0.26 has packed rows' beta in bf16.
             rounds = state_type == torch.bfloat16 or version.startswith("0.26") and type(layer) is Qwen
             tolerance = 0.1 if rounds else 2e-4
             right = of_output < 0.1 and of_state < tolerance and rows > 0
