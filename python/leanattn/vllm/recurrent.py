@@ -103,8 +103,8 @@ def _delta_rule(A_log, a, b, dt_bias, q, k, v, initial_state, inplace_final_stat
     shape of v, and the states."""
     requests = len(cu_seqlens) - 1
     drafts = num_accepted_tokens is not None
-    # vLLM 0.26 gives the gates of all tokens where drafts stand beside prompts.
-    if len(a) != q.shape[1] or not fits(q, initial_state, ssm_state_indices.shape[-1] if drafts else 1):
+    # vLLM 0.26 gives the gates of all tokens where drafts stand beside prompts. A request without drafts has a token, or there is no kernel.
+    if len(a) != q.shape[1] or not drafts and q.shape[1] < requests or not fits(q, initial_state, ssm_state_indices.shape[-1] if drafts else 1):
         return qwen_gdn_linear_attn.fused_sigmoid_gating_delta_rule_update(
             A_log=A_log, a=a, b=b, dt_bias=dt_bias, q=q, k=k, v=v, initial_state=initial_state, inplace_final_state=inplace_final_state,
             cu_seqlens=cu_seqlens, ssm_state_indices=ssm_state_indices, num_accepted_tokens=num_accepted_tokens,
@@ -129,7 +129,7 @@ class KimiApart(kimi_gdn_linear_attn.KimiGatedDeltaNetAttention):
 def _delta_attention(q, k, v, g, beta, initial_state, use_qk_l2norm_in_kernel, cu_seqlens, ssm_state_indices):
     """In the place of vLLM's fused_recurrent_kda: q, k, v [1, tokens, heads, K], g [1, tokens, heads, K] the logarithms of factors, beta [1, tokens, heads]."""
     requests = len(cu_seqlens) - 1
-    if not fits(q, initial_state):
+    if q.shape[1] < requests or not fits(q, initial_state):
         return kimi_gdn_linear_attn.fused_recurrent_kda(q=q, k=k, v=v, g=g, beta=beta, initial_state=initial_state, cu_seqlens=cu_seqlens,
                                                         use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, ssm_state_indices=ssm_state_indices)
     out = torch.empty_like(v)
