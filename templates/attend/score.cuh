@@ -1,6 +1,7 @@
 // attend/score.cuh -- what happens to a score between the two products: it may change, and it may be masked.
 
-// Whether a step has a token that some row of the query tokens from `first` to `last` does not see.
+// Whether a step has a token that some row of the query tokens from `first` to `last` does not see. In a tree each
+// query token may hide each new token, so there `first` is 0.
 LEAN_DEVICE bool has_masked(const Segment& s, const Step& step, int first, int last) {
   if constexpr (kQLen > 1 && kQueryMask != kFull) {
 #if defined(LEAN_SPANS)

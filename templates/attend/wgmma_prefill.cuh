@@ -155,7 +155,7 @@ LEAN_DEVICE void attend_segment(const LeanDecodeArgs& args, const Segment& s, Kv
   }
   const int next = next_in_turn(s, warpgroup);
   // The query tokens of the warpgroup's rows.
-  const int row = uniform(s.row_block * kRows + warpgroup * 64), first_token = row / kGroup,
+  const int row = uniform(s.row_block * kRows + warpgroup * 64), first_token = kQueryMask == kTree ? 0 : row / kGroup,
             last_token = min((row + 63) / kGroup, uniform(s.query.count) - 1);
   float score[kStepTokens / 8][4], factor[2];
   u32 weight[kStepTokens / 16][4];

@@ -225,6 +225,17 @@ TEST_F(PlantedFaults, ARingOfAllWarpsWithoutItsBarrierOrItsWait) {
   EXPECT_NE(check_with({{"end, stage_before(stage))", "end, stage)"}}), "") << "a stage is filled while it is read";
 }
 
+/// New tokens on both sides of a step's end, of which query tokens behind them see only some.
+TEST_F(PlantedFaults, ATreeWhoseFirstTokensCountAsSeenByLaterRows) {
+  KernelSpec spec = base_spec(
+      device.arch, {.q_heads = 8, .kv_heads = 1, .head_dim = 64, .features = {.q_len = 16, .mask = QueryMask::tree}});
+  spec.load = LoadPath::tensor, spec.warps = 8, spec.warp_tokens = 32, spec.stages = 2, spec.tile = 128;
+  ASSERT_EQ(&family_of(spec), &kWgmmaPrefill);
+  const CaseShape shape{.context_lengths = {138, 393, 40}, .padded = true};
+  EXPECT_EQ(check(spec, shape, {}), "");
+  EXPECT_NE(check(spec, shape, {{"kQueryMask == kTree ? 0 : row / kGroup", "row / kGroup"}}), "");
+}
+
 TEST_F(PlantedFaults, AnAccumulatorThatIsReadBeforeItIsThere) {
   const std::string report = check(LoadPath::tensor, {{"\"wgmma.wait_group.sync.aligned %0;\"", "\"// %0\""}});
   // The first instruction that meets it may read it, write it, or both.
