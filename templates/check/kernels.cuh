@@ -575,7 +575,7 @@ __device__ CheckRow<T> check_attend(const LeanDecodeArgs& args, const CheckFeatu
   const int slice = threadIdx.x / check.v_head_dim, column = threadIdx.x % check.v_head_dim;
   T o = 0;
   if (slice < slices) {
-#pragma unroll 8
+#pragma unroll 1  // more would take the compiler longer than they save
     for (int read = slice; read < reads; read += slices) {
       T weight = weights[read];
       if (weight == 0) continue;  // never seen, and perhaps NaN there
