@@ -83,6 +83,7 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
       return tl::unexpected(ok.error());
   }
   problem->ragged = flags.ragged, problem->snapshots = flags.snapshots;
+  problem->keys_first = flags.keys_first;
   if (auto ok = validate(*problem); !ok) return tl::unexpected(ok.error());
   return problem;
 }
@@ -130,6 +131,7 @@ void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::st
       ->type_name("N");
   command.add_flag("--ragged", flags.ragged, "Each request has its own number of tokens");
   command.add_flag("--snapshots", flags.snapshots, "Store the state after each token, in slots of their own");
+  command.add_flag("--keys-first", flags.keys_first, "States lie [slots, heads, K, V], not [slots, heads, V, K]");
   command.add_option("--batch", flags.batch, "Requests of a step; default " + batches)->type_name("LIST");
 }
 

@@ -19,7 +19,7 @@ struct RecurrentFlags {
   std::string kind = "gated_delta", gates, dtype, output_gate, qk_heads = "16", v_heads = "32", key_dim = "128",
               value_dim = "128";
   std::string state = "fp32", tokens = "1", batch, conv_width;
-  bool ragged = false, snapshots = false;
+  bool ragged = false, snapshots = false, keys_first = false;
 };
 
 /// Registers them. The help names `batches` as the default of --batch. `flags` must live until the program has run.

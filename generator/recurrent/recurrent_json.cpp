@@ -76,6 +76,7 @@ void read_problem(const Json& object, RecurrentProblem& problem) {
   reader.read("tokens", problem.tokens);
   reader.read("ragged", problem.ragged);
   reader.read("snapshots", problem.snapshots);
+  reader.read("keys_first", problem.keys_first);
   reader.read("conv_width", problem.conv_width);
 }
 

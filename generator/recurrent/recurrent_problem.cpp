@@ -152,15 +152,17 @@ std::string to_json(const RecurrentProblem& problem) {
                         {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)},
                         {"normalises", problem.normalises},  {"output_gate", to_string(problem.output_gate)},
                         {"tokens", problem.tokens},          {"ragged", problem.ragged},
-                        {"snapshots", problem.snapshots},    {"conv_width", problem.conv_width}}
+                        {"snapshots", problem.snapshots},    {"conv_width", problem.conv_width},
+                        {"keys_first", problem.keys_first}}
       .dump();
 }
 
 std::string describe(const RecurrentProblem& problem) {
   return fmt::format(
-      "{}, {}/{} heads of {} x {}, {}, {} state, {} gates{}{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
+      "{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
       problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype), to_string(problem.state),
-      to_string(problem.gates), problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
+      problem.keys_first ? "[K, V], " : "", to_string(problem.gates),
+      problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
       problem.normalises ? ", L2 norm" : "",
       problem.output_gate == OutputGate::none ? "" : fmt::format(", RMSNorm x {}(z)", to_string(problem.output_gate)),
       problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "", problem.ragged ? ", ragged" : "",

@@ -74,7 +74,8 @@ Result<StateType> parse_state_type(std::string_view text);
 
 inline constexpr int kMostRecurrentTokens = 16, kMostConvWidth = 4;
 
-/// What never changes in a model. The state lies as engines store it: [slots, v_heads, value_dim, key_dim].
+/// What never changes in a model. The state lies as engines store it: [slots, v_heads, value_dim, key_dim], unless keys
+/// are first.
 struct RecurrentProblem {
   RecurrentKind kind = RecurrentKind::gated_delta;
   int qk_heads = 16;
@@ -86,10 +87,11 @@ struct RecurrentProblem {
   Gates gates = Gates::softplus;
   bool normalises = true;  ///< q and k are L2-normalised: x / sqrt(sum x^2 + eps)
   OutputGate output_gate = OutputGate::none;
-  int tokens = 1;          ///< the most of a request in a step, 1..16
-  bool ragged = false;     ///< each request has its own number of tokens
-  bool snapshots = false;  ///< the state after each token is stored in a slot of its own, not only the last one
-  int conv_width = 0;      ///< tokens of the short convolution that q, k and v go through first, 2..4; 0: none
+  int tokens = 1;           ///< the most of a request in a step, 1..16
+  bool ragged = false;      ///< each request has its own number of tokens
+  bool snapshots = false;   ///< the state after each token is stored in a slot of its own, not only the last one
+  bool keys_first = false;  ///< states lie [slots, v_heads, key_dim, value_dim]
+  int conv_width = 0;       ///< tokens of the short convolution that q, k and v go through first, 2..4; 0: none
 
   bool operator==(const RecurrentProblem&) const = default;
 };

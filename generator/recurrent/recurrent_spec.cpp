@@ -45,7 +45,9 @@ int held_registers(const RecurrentSpec& spec) {
             rows = spec.tunables.warp_rows * spec.tunables.row_lanes / 32;
   const int factors = update_of(spec.problem.kind).decay == Decay::channel ? 1 : 0,
             next = spec.problem.tokens > 1 ? 1 + factors : 0;
-  return std::max(columns * (rows + 2 + factors + next), convolving_registers(spec));
+  // 16 bytes of a state that lies [K, V] are of as many rows, so that more of them are at work at the same time.
+  const int turned = spec.problem.keys_first ? rows : 0;
+  return std::max(columns * (rows + 2 + factors + next) + turned, convolving_registers(spec));
 }
 
 void add_constants(SourceText& source, const RecurrentSpec& spec) {
@@ -60,6 +62,7 @@ void add_constants(SourceText& source, const RecurrentSpec& spec) {
                 "the output is normalised, and gated: silu, sigmoid");
   if (problem.output_gate != OutputGate::none && ctas_of_head(spec) > 1) source.define("LEAN_CLUSTER");
   source.number("kStateBytes", bytes_of(problem.state), "of an element of the state in memory");
+  source.flag("kKeysFirst", problem.keys_first, "a state lies [K, V] in memory, not [V, K]");
   source.number("kTokens", problem.tokens, "most tokens of a request");
   source.flag("kRagged", problem.ragged, "each request has its own number of tokens");
   source.flag("kSnapshots", problem.snapshots, "the state after each token is stored");
@@ -118,16 +121,22 @@ Result<void> validate(const RecurrentSpec& spec) {
     return fail(ErrorCode::invalid_argument,
                 fmt::format("{} CTAs per SM of {} warps", tunables.ctas_per_sm, tunables.warps),
                 "an SM has at most 64 warps");
-  const int lanes = tunables.row_lanes, chunk = 16 / bytes_of(spec.problem.state);
+  const int lanes = tunables.row_lanes, vector = 16 / bytes_of(spec.problem.state),
+            chunk = spec.problem.keys_first ? 4 : vector;
   if (lanes < 4 || lanes > 32 || (lanes & (lanes - 1)) != 0 || spec.problem.key_dim % (lanes * chunk) != 0)
     return fail(
         ErrorCode::unsupported,
         fmt::format("{} lanes a row of {} {} columns", lanes, spec.problem.key_dim, to_string(spec.problem.state)),
-        "choose 4, 8, 16 or 32, each with whole 16 bytes");
+        fmt::format("choose 4, 8, 16 or 32, each with a multiple of {} columns", chunk));
   const int rows = tunables.warp_rows, lane_rows = rows * lanes / 32;
   if (rows < 1 || rows * lanes % 32 != 0 || lane_rows > lanes)
     return fail(ErrorCode::unsupported, fmt::format("{} rows of a warp with {} lanes each", rows, lanes),
                 fmt::format("choose a multiple of {}, at most {}", 32 / lanes, 32));
+  if (spec.problem.keys_first && lane_rows % vector != 0)
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format("{} rows of a lane, of a {} state that lies [K, V]", lane_rows, to_string(spec.problem.state)),
+        fmt::format("choose multiples of {}, which are 16 bytes", vector));
   if (spec.problem.value_dim % rows_of_cta(tunables) != 0)
     return fail(ErrorCode::unsupported,
                 fmt::format("{} warps of {} rows for {} rows of V", tunables.warps, rows, spec.problem.value_dim),
@@ -160,8 +169,8 @@ std::string kernel_name(const RecurrentSpec& spec) {
   return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}{}{}_t{}{}{}_w{}x{}_l{}_o{}", arch,
                      to_string(problem.kind), to_string(problem.gates), to_string(problem.dtype),
                      to_string(problem.state), problem.normalises ? "norm_" : "", problem.qk_heads, problem.v_heads,
-                     problem.key_dim, problem.value_dim, convolution, output, problem.tokens,
-                     problem.ragged ? "_ragged" : "", problem.snapshots ? "_snap" : "", tunables.warps,
+                     problem.key_dim, problem.value_dim, (problem.keys_first ? "_kv" : "") + convolution, output,
+                     problem.tokens, problem.ragged ? "_ragged" : "", problem.snapshots ? "_snap" : "", tunables.warps,
                      tunables.warp_rows, tunables.row_lanes, tunables.ctas_per_sm);
 }
 

@@ -42,7 +42,8 @@ typedef enum leanattn_state_format { LEANATTN_STATE_FP32 = 0, LEANATTN_STATE_BF1
 enum {
   LEANATTN_RECURRENT_NORMALISE = 1, /* q and k are L2-normalised: x / sqrt(sum x^2 + norm_eps) */
   LEANATTN_RECURRENT_RAGGED = 2,    /* each request has its own number of tokens, by token_offsets */
-  LEANATTN_RECURRENT_SNAPSHOTS = 4  /* the state after each token is stored in a slot of its own */
+  LEANATTN_RECURRENT_SNAPSHOTS = 4, /* the state after each token is stored in a slot of its own */
+  LEANATTN_RECURRENT_KEYS_FIRST = 8 /* states lie [slot_count, v_heads, key_dim, value_dim] */
 };
 
 /* What never changes in a model. */
@@ -97,7 +98,8 @@ typedef struct leanattn_recurrent_args {
   const float* skip;        /* [v_heads]: D of mamba2. Otherwise null */
   const void* z;            /* gated output: [tokens, v_heads, value_dim] by z_stride, in dtype. Otherwise null */
   const float* norm_weight; /* gated output: [value_dim]. Otherwise null */
-  void* state;              /* [slot_count, v_heads, value_dim, key_dim] by state_stride, aligned to 16 bytes */
+  void* state;              /* [slot_count, v_heads, value_dim, key_dim] by state_stride, aligned to 16 bytes; with
+                               LEANATTN_RECURRENT_KEYS_FIRST [slot_count, v_heads, key_dim, value_dim] */
   void* o;                  /* [tokens, v_heads, value_dim] by o_stride; zeros of a request with a null slot */
   const int32_t* slots;     /* [batch] by slots_stride: each request's slot, where its state is read and written;
                                with snapshots [batch, tokens]: where the state after each token goes. A slot below

@@ -52,6 +52,7 @@ struct RecurrentLayer {
   int tokens = 1;                                   ///< the most of a request in a step, 1 to 16
   bool normalise = true;                            ///< q and k are L2-normalised
   bool ragged = false;                              ///< each request has its own number of tokens
+  bool keys_first = false;                          ///< states lie [slots, v_heads, key_dim, value_dim]
   int conv_width = 0;                               ///< tokens of the short convolution in front; 0: none
   bool snapshots = false;                           ///< the state after each token is stored in a slot of its own
 };
@@ -82,9 +83,9 @@ class RecurrentPlan {
     c_layer.state = static_cast<std::int32_t>(layer.state);
     c_layer.output = static_cast<std::int32_t>(layer.output);
     c_layer.tokens = layer.tokens, c_layer.conv_width = layer.conv_width;
-    c_layer.flags = (layer.normalise ? LEANATTN_RECURRENT_NORMALISE : 0) |
-                    (layer.ragged ? LEANATTN_RECURRENT_RAGGED : 0) |
-                    (layer.snapshots ? LEANATTN_RECURRENT_SNAPSHOTS : 0);
+    c_layer.flags =
+        (layer.normalise ? LEANATTN_RECURRENT_NORMALISE : 0) | (layer.ragged ? LEANATTN_RECURRENT_RAGGED : 0) |
+        (layer.snapshots ? LEANATTN_RECURRENT_SNAPSHOTS : 0) | (layer.keys_first ? LEANATTN_RECURRENT_KEYS_FIRST : 0);
     const leanattn_recurrent_plan* plan = nullptr;
     const leanattn_status status = leanattn_engine_recurrent_plan(engine.get(), &c_layer, batch, stream, &plan);
     if (status != LEANATTN_OK) return tl::unexpected<Error>(detail::last_error(status));

@@ -177,8 +177,8 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
                      nb::handle out_slots, nb::handle accepted, nb::handle token_offsets, nb::handle max_tokens,
                      nb::handle normalise, nb::handle snapshots, nb::handle first_slot, nb::handle scale,
                      nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle conv_weight,
-                     nb::handle conv_bias, nb::handle conv_state, nb::handle conv_readers, nb::handle stream,
-                     nb::handle engine) {
+                     nb::handle conv_bias, nb::handle conv_state, nb::handle conv_readers, nb::handle keys_first,
+                     nb::handle stream, nb::handle engine) {
   const Stream on = find_stream(stream, q);
   Tensors tensors(on.handle);
   RecurrentLayer layer;
@@ -230,11 +230,13 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
   args.accepted = tensors.read_numbers(accepted, "accepted", args.batch);
 
   const TensorView& pool = *tensors.read(state, "state");
+  layer.keys_first = bool_of(keys_first, "keys_first");
   pool.require_rank(4, "[slots, v_heads, value_dim, key_dim]");
   if (pool.type() != ElementType::bf16) pool.require_type(ElementType::fp32);
   layer.state = pool.type() == ElementType::bf16 ? StateFormat::bf16 : StateFormat::fp32;
   pool.require_rows(/*written=*/true);
-  const std::int64_t shape[] = {0, layer.v_heads, layer.value_dim, layer.key_dim};
+  std::int64_t shape[] = {0, layer.v_heads, layer.value_dim, layer.key_dim};
+  if (layer.keys_first) std::swap(shape[2], shape[3]);
   for (std::int64_t i = 3, dense = 1; i > 0; --i) {
     const int dimension = static_cast<int>(i);
     pool.require_extent(dimension, shape[i], "of v and q");
@@ -314,7 +316,7 @@ void bind_recurrent(nb::module_& module) {
       nb::arg("first_slot").none() = 0, nb::arg("scale") = nb::none(), nb::arg("norm_eps") = nb::none(),
       nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("conv_weight") = nb::none(),
       nb::arg("conv_bias") = nb::none(), nb::arg("conv_state") = nb::none(), nb::arg("conv_readers") = nb::none(),
-      nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::arg("keys_first").none() = false, nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
       nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
               "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
               "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
@@ -324,7 +326,7 @@ void bind_recurrent(nb::module_& module) {
               "snapshots: bool = False, first_slot: int = 0, scale: float | None = None, "
               "norm_eps: float | None = None, output_eps: float | None = None, lower_bound: float | None = None, "
               "conv_weight: typing.Any = None, conv_bias: typing.Any = None, conv_state: typing.Any = None, "
-              "conv_readers: typing.Any = None, stream: typing.Any = None, "
+              "conv_readers: typing.Any = None, keys_first: bool = False, stream: typing.Any = None, "
               "engine: Engine | None = None) -> typing.Any"),
       R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
 
@@ -360,6 +362,7 @@ conv_state [slots, channels, tokens], likewise, with any strides, changed in pla
            channel, with snapshots max_tokens - 1 more, in the slot of a request's first entry
 conv_readers  [at least requests * qk_heads], int32, zero before the first call and after each; calls that may run at the
            same time have tensors of their own
+keys_first whether state is [slots, v_heads, key_dim, value_dim]
 stream     as of decode()
 Returns [tokens, v_heads, value_dim] in the type of q.
 Raises what decode() raises. The first call of a layer compiles its kernel, so make one before a graph is captured.)");

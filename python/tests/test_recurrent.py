@@ -97,6 +97,14 @@ def test_a_given_result_and_a_bf16_state(engine):
     assert arrived["state_stride"] == V_HEADS * VALUE_DIM * KEY_DIM + 64 and "_bf16_bf16_" in kernel
 
 
+def test_states_with_keys_first(engine):
+    pool = FakeTensor((SLOTS, V_HEADS, KEY_DIM, VALUE_DIM), "fp32")
+    _, _, kernel = stepped(engine, **inputs(state=pool, keys_first=True))
+    assert "_v128_kv_t1" in kernel
+    with pytest.raises(leanattn.Error, match="state"):
+        leanattn.recurrent(**inputs(keys_first=True), engine=engine)
+
+
 def test_a_gated_output(engine):
     z = FakeTensor((REQUESTS, V_HEADS, VALUE_DIM), strides=(1024, VALUE_DIM, 1))
     weight = FakeTensor((VALUE_DIM,), "fp32")

@@ -37,7 +37,8 @@ Result<RecurrentProblem> read_layer(const leanattn_recurrent_layer* layer) {
   if (!dtype) return tl::unexpected(dtype.error());
   if (!state) return tl::unexpected(state.error());
   if (!output) return tl::unexpected(output.error());
-  constexpr int kFlags = LEANATTN_RECURRENT_NORMALISE | LEANATTN_RECURRENT_RAGGED | LEANATTN_RECURRENT_SNAPSHOTS;
+  constexpr int kFlags = LEANATTN_RECURRENT_NORMALISE | LEANATTN_RECURRENT_RAGGED | LEANATTN_RECURRENT_SNAPSHOTS |
+                         LEANATTN_RECURRENT_KEYS_FIRST;
   if ((read.flags & ~kFlags) != 0)
     return fail(ErrorCode::invalid_argument, fmt::format("flags is {}, with bits that have no meaning", read.flags),
                 "Give LEANATTN_RECURRENT_* values.");
@@ -54,6 +55,7 @@ Result<RecurrentProblem> read_layer(const leanattn_recurrent_layer* layer) {
   problem.normalises = (read.flags & LEANATTN_RECURRENT_NORMALISE) != 0;
   problem.ragged = (read.flags & LEANATTN_RECURRENT_RAGGED) != 0;
   problem.snapshots = (read.flags & LEANATTN_RECURRENT_SNAPSHOTS) != 0;
+  problem.keys_first = (read.flags & LEANATTN_RECURRENT_KEYS_FIRST) != 0;
   return problem;
 }
 

@@ -28,7 +28,7 @@ struct LeanRecurrentArgs {
   const float* skip;         // [v heads]: D; or null
   const void* z;             // [tokens, v heads, V] by z_stride: what the output is gated with; or null
   const float* norm_weight;  // [V]: of the output's norm; or null
-  char* state;               // [slots, v heads, V, K] by state_stride; 16-byte aligned
+  char* state;               // [slots, v heads, V, K], or [.., K, V], by state_stride; 16-byte aligned
   void* o;                   // [tokens, v heads, V] by o_stride
   const int* out_slots;      // as slots: where states go; or null: back to where they were, or to slots with snapshots
   long long q_stride, k_stride, v_stride, a_stride, b_stride, o_stride, z_stride;  // from token to token

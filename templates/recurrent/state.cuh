@@ -1,7 +1,8 @@
 // recurrent/state.cuh -- which part of a state a lane has, and how it travels. A warp has kWarpRows rows of V. The K
 // columns of a row lie over kRowLanes lanes, 16 bytes of each at a time, so that neighbouring lanes read neighbouring
 // bytes, and a sum over columns is one over these lanes.
-constexpr int kChunkColumns = 16 / kStateBytes;                 // columns of 16 bytes of the state
+constexpr int kVector = 16 / kStateBytes;                       // elements of the state that travel together
+constexpr int kChunkColumns = kKeysFirst ? 4 : kVector;         // columns of a lane beside each other
 constexpr int kChunks = kKeyDim / (kRowLanes * kChunkColumns);  // of a row that a lane has
 constexpr int kColumns = kChunks * kChunkColumns;               // columns that a lane has
 constexpr int kLaneRows = kWarpRows * kRowLanes / 32;           // rows that a lane has a part of
@@ -24,9 +25,26 @@ LEAN_DEVICE Place place_of_thread() {
 // The first column of a lane's chunk.
 LEAN_DEVICE int column_of(const Place& place, int chunk) { return (chunk * kRowLanes + place.lane) * kChunkColumns; }
 
+// A lane's columns are those of its chunks. So far is one of them from the first.
+LEAN_DEVICE int column_offset(int i) { return i / kChunkColumns * kRowLanes * kChunkColumns + i % kChunkColumns; }
+
 LEAN_DEVICE char* state_at(const LeanRecurrentArgs& args, const Place& place, int slot) {
-  const i64 element = slot * args.state_stride + (i64)(place.head * kValueDim + place.row) * kKeyDim;
-  return args.state + (element + column_of(place, 0)) * kStateBytes;
+  const int column = column_of(place, 0);
+  const i64 of_head = kKeysFirst ? (i64)(place.head * kKeyDim + column) * kValueDim + place.row
+                                 : (i64)(place.head * kValueDim + place.row) * kKeyDim + column;
+  return args.state + (slot * args.state_stride + of_head) * kStateBytes;
+}
+
+// 16 bytes of a lane's part: columns of a row, or, where a state lies [K, V], rows of a column.
+constexpr int kLaneChunks = kLaneRows * kColumns / kVector, kRowChunks = kKeysFirst ? kLaneRows / kVector : 1;
+static_assert(!kKeysFirst || kLaneRows % kVector == 0, "each lane has whole chunks of a column");
+LEAN_DEVICE int row_of(int chunk, int i) { return kKeysFirst ? chunk % kRowChunks * kVector + i : chunk / kChunks; }
+LEAN_DEVICE int column_of(int chunk, int i) {
+  return kKeysFirst ? chunk / kRowChunks : chunk % kChunks * kChunkColumns + i;
+}
+LEAN_DEVICE int chunk_offset(int chunk) {
+  const int row = row_of(chunk, 0), column = column_offset(column_of(chunk, 0));
+  return (kKeysFirst ? column * kValueDim + row : row * kKeyDim + column) * kStateBytes;
 }
 
 // The sum over the lanes of a row, which all of them get.
@@ -53,36 +71,33 @@ struct State {
 
 // All of a lane's loads are on their way before the first is waited for.
 LEAN_DEVICE void load_state(State& state, const char* from, bool there) {
-  uint4 raw[kLaneRows][kChunks];
-  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
-    LEAN_UNROLL for (int chunk = 0; chunk < kChunks; chunk++) raw[row][chunk] =
-        load_state_16(from + (row * kKeyDim + chunk * kRowLanes * kChunkColumns) * kStateBytes, there);
-  }
-  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
-    LEAN_UNROLL for (int i = 0; i < kColumns; i++) {
-      const uint4& chunk = raw[row][i / kChunkColumns];
+  uint4 raw[kLaneChunks];
+  LEAN_UNROLL for (int chunk = 0; chunk < kLaneChunks; chunk++) raw[chunk] =
+      load_state_16(from + chunk_offset(chunk), there);
+  LEAN_UNROLL for (int chunk = 0; chunk < kLaneChunks; chunk++) {
+    LEAN_UNROLL for (int i = 0; i < kVector; i++) {
+      float& s = state.s[row_of(chunk, i)][column_of(chunk, i)];
       if constexpr (kStateBytes == 4) {
-        state.s[row][i] = __uint_as_float(word(chunk, i % 4));
+        s = __uint_as_float(word(raw[chunk], i));
       } else {
-        const u32 pair = word(chunk, i % 8 / 2);
-        state.s[row][i] = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+        const u32 pair = word(raw[chunk], i / 2);
+        s = __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
       }
     }
   }
 }
 
 LEAN_DEVICE void store_state(const State& state, char* to) {
-  LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
-    LEAN_UNROLL for (int chunk = 0; chunk < kChunks; chunk++) {
-      const float* s = state.s[row] + chunk * kChunkColumns;
-      uint4 words;
-      if constexpr (kStateBytes == 4) {
-        words = make_uint4(__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]), __float_as_uint(s[3]));
-      } else {
-        words =
-            make_uint4(Bf16::pack(s[0], s[1]), Bf16::pack(s[2], s[3]), Bf16::pack(s[4], s[5]), Bf16::pack(s[6], s[7]));
-      }
-      *(uint4*)(to + (row * kKeyDim + chunk * kRowLanes * kChunkColumns) * kStateBytes) = words;
+  LEAN_UNROLL for (int chunk = 0; chunk < kLaneChunks; chunk++) {
+    float s[kVector];
+    LEAN_UNROLL for (int i = 0; i < kVector; i++) s[i] = state.s[row_of(chunk, i)][column_of(chunk, i)];
+    uint4 words;
+    if constexpr (kStateBytes == 4) {
+      words = make_uint4(__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]), __float_as_uint(s[3]));
+    } else {
+      words =
+          make_uint4(Bf16::pack(s[0], s[1]), Bf16::pack(s[2], s[3]), Bf16::pack(s[4], s[5]), Bf16::pack(s[6], s[7]));
     }
+    *(uint4*)(to + chunk_offset(chunk)) = words;
   }
 }

@@ -393,6 +393,15 @@ TEST_F(PlantedRecurrentFaults, WithoutOneResultsAreRight) {
   EXPECT_EQ(check(spec_of(RecurrentKind::kda, 3)), "");
 }
 
+TEST_F(PlantedRecurrentFaults, AStateThatLiesTheOtherWay) {
+  RecurrentSpec spec = spec_of(RecurrentKind::kda, 3);
+  spec.problem.keys_first = true, spec.problem.value_dim = 32;
+  spec.tunables = {.warps = 1, .warp_rows = 16, .row_lanes = 8};
+  EXPECT_EQ(check(spec), "");
+  EXPECT_NE(check(spec, "kKeysFirst = true", "kKeysFirst = false"), "");
+  EXPECT_NE(check(spec, "column * kValueDim + row", "column * kKeyDim + row"), "");
+}
+
 TEST_F(PlantedRecurrentFaults, ANormWithoutTheOtherCtasOfTheHead) {
   RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 3);
   spec.problem.output_gate = OutputGate::silu;

@@ -231,8 +231,14 @@ void RecurrentCase::take_tokens(const Inputs<Real>& inputs, int request, int h, 
                                     .scale = scale_,
                                     .norm_eps = norm_eps_,
                                     .lower_bound = lower_bound_};
+  // The formulas have a state [V, K].
+  const auto turned = [&](std::ptrdiff_t i) {
+    const int keys = problem_.key_dim;
+    return problem_.keys_first ? i % keys * problem_.value_dim + i / keys : i;
+  };
   const auto start = at_slot(start_slot(request));
-  std::vector<Real> state(start, start + static_cast<std::ptrdiff_t>(of_head));
+  std::vector<Real> state(static_cast<std::size_t>(of_head));
+  for (std::ptrdiff_t i = 0; i < of_head; ++i) state[static_cast<std::size_t>(i)] = start[turned(i)];
   for (int t = 0; t < tokens_of(request); ++t) {
     const std::int64_t token = first_token(request, launch) + t;
     const std::span<Real> o =
@@ -243,7 +249,9 @@ void RecurrentCase::take_tokens(const Inputs<Real>& inputs, int request, int h, 
                               weight(norm_weight_.host.begin(), norm_weight_.host.end());
       gate_output<Real>(problem_, output_eps_, weight, z, o);
     }
-    if (const int to = slot_after(request, t); !is_null(to)) std::copy(state.begin(), state.end(), at_slot(to));
+    const int to = slot_after(request, t);
+    for (std::ptrdiff_t i = 0; i < of_head && !is_null(to); ++i)
+      at_slot(to)[turned(i)] = state[static_cast<std::size_t>(i)];
   }
 }
 

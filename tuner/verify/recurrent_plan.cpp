@@ -39,6 +39,7 @@ RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType 
   problem.tokens = tokens;
   problem.ragged = number % 3 == 1;
   problem.snapshots = tokens > 1 && number % 8 < 4;
+  problem.keys_first = number % 13 % 4 == 1;
   problem.conv_width = number % 11 % 3 == 2 ? 2 + static_cast<int>(number / 11 % 3) : 0;
   // An update that replaces what the state had at a long key makes states grow without bound.
   if (update_of(kind).delta) problem.normalises = true;

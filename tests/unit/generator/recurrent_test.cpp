@@ -65,6 +65,10 @@ TEST(RecurrentSpec, RowsOfACtaDivideAHead) {
   EXPECT_FALSE(validate(spec)) << "256 rows of 128";
   spec.tunables = {.warps = 1, .warp_rows = 8, .row_lanes = 2};
   EXPECT_FALSE(validate(spec));
+  spec.problem.keys_first = true;
+  spec.tunables = {.warps = 1, .warp_rows = 8, .row_lanes = 8};
+  EXPECT_FALSE(validate(spec)) << "two rows of a lane are not 16 bytes of a column";
+  spec.problem.keys_first = false;
   spec.problem.key_dim = 32;
   spec.tunables = {.warps = 1, .warp_rows = 8, .row_lanes = 16};
   EXPECT_FALSE(validate(spec)) << "16 lanes x 16 bytes are more than a row";
@@ -77,12 +81,15 @@ TEST(RecurrentSpec, EverySearchSpaceHasKernels) {
         for (const OutputGate gate : {OutputGate::none, OutputGate::silu}) {
           RecurrentProblem problem = usual_problem(kind);
           problem.key_dim = problem.value_dim = dim, problem.state = state, problem.output_gate = gate;
-          problem.conv_width = gate == OutputGate::none && dim < 256 ? 4 : 0;
-          for (const Arch arch : matrix_arches()) {
-            // Before sm_90 a CTA has all rows of a head whose output is gated.
-            if (gate != OutputGate::none && arch.major < 9 && dim != 32 && dim != 64 && dim != 128) continue;
-            for (problem.tokens = 1; problem.tokens <= kMostRecurrentTokens; problem.tokens += 15)
-              EXPECT_FALSE(recurrent_search_space(arch, problem).empty()) << describe(problem) << to_string(arch);
+          problem.conv_width = gate == OutputGate::none && dim % 64 == 0 && dim < 256 ? 4 : 0;
+          for (const bool keys_first : {false, true}) {
+            problem.keys_first = keys_first;
+            for (const Arch arch : matrix_arches()) {
+              // Before sm_90 a CTA has all rows of a head whose output is gated.
+              if (gate != OutputGate::none && arch.major < 9 && dim != 32 && dim != 64 && dim != 128) continue;
+              for (problem.tokens = 1; problem.tokens <= kMostRecurrentTokens; problem.tokens += 15)
+                EXPECT_FALSE(recurrent_search_space(arch, problem).empty()) << describe(problem) << to_string(arch);
+            }
           }
         }
       }
@@ -117,6 +124,9 @@ TEST(RecurrentSpec, NamesDifferBetweenKernels) {
     change(other);
     return kernel_name(other) != name && emit(other)->source != emit(spec)->source;
   };
+  spec.tunables.row_lanes = 16;  // so that a lane has four rows
+  EXPECT_TRUE(differs([](auto& s) { s.problem.keys_first = true; }));
+  spec.tunables.row_lanes = 8;
   EXPECT_TRUE(differs([](auto& s) { s.problem.normalises = false; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.ragged = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.tokens = 2; }));

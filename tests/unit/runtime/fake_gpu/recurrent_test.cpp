@@ -77,8 +77,11 @@ TEST_F(FakeGpuRecurrent, KindsHaveScalesAndGatesOfTheirOwn) {
   args.b = nullptr, args.skip = at<float>(0xb000);
   ASSERT_TRUE(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(args, nullptr));
   EXPECT_EQ(launched->scale, 1);
-  layer.recurrence = Recurrence::kda, layer.tokens = 4, layer.snapshots = true;
-  ASSERT_TRUE(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(step(), nullptr));
+  layer.recurrence = Recurrence::kda, layer.tokens = 4, layer.snapshots = true, layer.keys_first = true;
+  const auto kda = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(kda) << kda.error().message;
+  EXPECT_NE(std::string(kda->kernel_name()).find("_v128_kv_t4_"), std::string::npos) << kda->kernel_name();
+  ASSERT_TRUE(kda->launch(step(), nullptr));
   EXPECT_EQ(launched->a_stride, 32 * 128);
   EXPECT_EQ(launched->slots_stride, 4);
 }
