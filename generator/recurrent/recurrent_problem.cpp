@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "generator/parse_enum.hpp"
@@ -13,13 +14,13 @@ namespace {
 
 constexpr Gates kGatesOfHead[] = {Gates::softplus, Gates::given},
                 kGatesOfKda[] = {Gates::softplus, Gates::bounded, Gates::given}, kConstantGates[] = {Gates::constant},
-                kGivenGates[] = {Gates::given};
+                kGivenGates[] = {Gates::given}, kGatesOfRwkv[] = {Gates::bounded, Gates::given};
 
 constexpr RecurrentUpdate kUpdates[] = {
     {.kind = RecurrentKind::gated_delta,
      .name = "gated_delta",
      .decay = Decay::head,
-     .delta = true,
+     .erasure = Erasure::key,
      .weight = UpdateWeight::beta,
      .skip = false,
      .normalises = true,
@@ -28,7 +29,7 @@ constexpr RecurrentUpdate kUpdates[] = {
     {.kind = RecurrentKind::kda,
      .name = "kda",
      .decay = Decay::channel,
-     .delta = true,
+     .erasure = Erasure::key,
      .weight = UpdateWeight::beta,
      .skip = false,
      .normalises = true,
@@ -37,7 +38,7 @@ constexpr RecurrentUpdate kUpdates[] = {
     {.kind = RecurrentKind::mamba2,
      .name = "mamba2",
      .decay = Decay::head,
-     .delta = false,
+     .erasure = Erasure::none,
      .weight = UpdateWeight::step,
      .skip = true,
      .normalises = false,
@@ -46,7 +47,7 @@ constexpr RecurrentUpdate kUpdates[] = {
     {.kind = RecurrentKind::lightning,
      .name = "lightning",
      .decay = Decay::head,
-     .delta = false,
+     .erasure = Erasure::none,
      .weight = UpdateWeight::one,
      .skip = false,
      .normalises = false,
@@ -55,12 +56,30 @@ constexpr RecurrentUpdate kUpdates[] = {
     {.kind = RecurrentKind::gla,
      .name = "gla",
      .decay = Decay::channel,
-     .delta = false,
+     .erasure = Erasure::none,
      .weight = UpdateWeight::one,
      .skip = false,
      .normalises = false,
      .scales = true,
      .gates = kGivenGates},
+    {.kind = RecurrentKind::gdn2,
+     .name = "gdn2",
+     .decay = Decay::channel,
+     .erasure = Erasure::channels,
+     .weight = UpdateWeight::one,
+     .skip = false,
+     .normalises = true,
+     .scales = true,
+     .gates = kGatesOfKda},
+    {.kind = RecurrentKind::rwkv7,
+     .name = "rwkv7",
+     .decay = Decay::channel,
+     .erasure = Erasure::vectors,
+     .weight = UpdateWeight::one,
+     .skip = false,
+     .normalises = false,
+     .scales = false,
+     .gates = kGatesOfRwkv},
 };
 
 tl::unexpected<Error> invalid_problem(std::string message, std::string hint) {
@@ -108,6 +127,10 @@ Result<void> validate(const RecurrentProblem& problem) {
     if (dim < 32 || dim > 256 || dim % 32 != 0)
       return fail(ErrorCode::unsupported, fmt::format("{} is {}", name, dim), "Give a multiple of 32 from 32 to 256.");
   }
+  // Other widths lie over few lanes, whose registers do not hold the vectors that these kinds have beside q and k.
+  if (update.erasure >= Erasure::channels && !std::has_single_bit(static_cast<unsigned>(problem.key_dim)))
+    return fail(ErrorCode::unsupported, fmt::format("key_dim is {} of kind {}", problem.key_dim, update.name),
+                "Give 32, 64, 128 or 256.");
   if (problem.tokens < 1 || problem.tokens > kMostRecurrentTokens)
     return fail(ErrorCode::unsupported, fmt::format("{} tokens a step", problem.tokens),
                 fmt::format("Give 1 to {}. Prompts are the engine's.", kMostRecurrentTokens));
@@ -126,6 +149,21 @@ Result<void> validate(const RecurrentProblem& problem) {
 
 std::int64_t gates_of_token(const RecurrentProblem& problem) {
   return std::int64_t{problem.v_heads} * (update_of(problem.kind).decay == Decay::channel ? problem.key_dim : 1);
+}
+
+std::int64_t erases_of_token(const RecurrentProblem& problem) {
+  const bool corrects = update_of(problem.kind).erasure >= Erasure::channels;
+  return corrects ? std::int64_t{problem.v_heads} * problem.key_dim : 0;
+}
+
+std::int64_t writes_of_token(const RecurrentProblem& problem) {
+  switch (update_of(problem.kind).erasure) {
+    case Erasure::channels: return std::int64_t{problem.v_heads} * problem.value_dim;
+    case Erasure::vectors: return std::int64_t{problem.v_heads} * problem.key_dim;
+    case Erasure::none:
+    case Erasure::key: break;
+  }
+  return 0;
 }
 
 bool has_weights(const RecurrentProblem& problem) {

@@ -19,12 +19,21 @@ inline namespace v1 {
 ///   mamba2       S decays, and dt x B^T is added; D x is added to the output
 ///   lightning    also RetNet: S decays by a constant of its head, and v k^T is added
 ///   gla          S decays for each channel of K, and v k^T is added
-enum class RecurrentKind : std::uint8_t { gated_delta, kda, mamba2, lightning, gla };
+///   gdn2         Gated DeltaNet-2: kda with a beta for each channel, of K for what is taken out and of V for what
+///   comes in rwkv7        S decays for each channel of K and is corrected by vectors of its own; v k^T is added
+enum class RecurrentKind : std::uint8_t { gated_delta, kda, mamba2, lightning, gla, gdn2, rwkv7 };
 inline constexpr std::array kRecurrentKinds{RecurrentKind::gated_delta, RecurrentKind::kda, RecurrentKind::mamba2,
-                                            RecurrentKind::lightning, RecurrentKind::gla};
+                                            RecurrentKind::lightning,   RecurrentKind::gla, RecurrentKind::gdn2,
+                                            RecurrentKind::rwkv7};
 
 /// Whether a state decays before an update: as a whole, or each channel of K by a factor of its own.
 enum class Decay : std::uint8_t { none, head, channel };
+/// What an update takes out of the state before v comes in.
+///   none      nothing
+///   key       what the decayed state has at k, weighed as v is: the delta rule
+///   channels  what it has at erase * k, where v comes in as write * v; both are factors of channels
+///   vectors   what the state had at `erase` before it decayed is added at `write`
+enum class Erasure : std::uint8_t { none, key, channels, vectors };
 /// What an update is weighed with: nothing, the delta rule's beta, or the step dt by which it decays, too.
 enum class UpdateWeight : std::uint8_t { one, beta, step };
 
@@ -41,7 +50,7 @@ struct RecurrentUpdate {
   RecurrentKind kind;
   std::string_view name;  ///< as in JSON and on the command line
   Decay decay;
-  bool delta;  ///< an update replaces what the state had at k
+  Erasure erasure;
   UpdateWeight weight;
   bool skip;                     ///< D v is added to the output
   bool normalises;               ///< models L2-normalise q and k
@@ -104,6 +113,9 @@ Result<void> validate(const RecurrentProblem& problem);
 
 /// The gates that a token brings: one for each head of v, or for each channel of each.
 std::int64_t gates_of_token(const RecurrentProblem& problem);
+/// What it brings for erasures of its own, of all heads: elements of `erase`, and of `write`.
+std::int64_t erases_of_token(const RecurrentProblem& problem);
+std::int64_t writes_of_token(const RecurrentProblem& problem);
 /// Whether it also brings a weight for each head, or what one is made of.
 bool has_weights(const RecurrentProblem& problem);
 

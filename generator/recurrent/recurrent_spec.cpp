@@ -43,11 +43,14 @@ int convolving_registers(const RecurrentSpec& spec) {
 int held_registers(const RecurrentSpec& spec) {
   const int columns = spec.problem.key_dim / spec.tunables.row_lanes,
             rows = spec.tunables.warp_rows * spec.tunables.row_lanes / 32;
-  const int factors = update_of(spec.problem.kind).decay == Decay::channel ? 1 : 0,
-            next = spec.problem.tokens > 1 ? 1 + factors : 0;
+  const RecurrentUpdate& update = update_of(spec.problem.kind);
+  const bool by_channels = update.erasure == Erasure::channels;
+  const int vectors = (update.decay == Decay::channel ? 1 : 0) + (by_channels ? 1 : 0) +
+                      (update.erasure == Erasure::vectors ? 2 : 0),
+            next = spec.problem.tokens > 1 ? 1 + vectors : 0;
   // 16 bytes of a state that lies [K, V] are of as many rows, so that more of them are at work at the same time.
-  const int turned = spec.problem.keys_first ? rows : 0;
-  return std::max(columns * (rows + 2 + factors + next) + turned, convolving_registers(spec));
+  const int of_rows = (spec.problem.keys_first ? 1 : 0) + (by_channels ? 3 : 0);
+  return std::max(columns * (rows + 2 + vectors + next) + rows * of_rows, convolving_registers(spec));
 }
 
 void add_constants(SourceText& source, const RecurrentSpec& spec) {
@@ -67,9 +70,12 @@ void add_constants(SourceText& source, const RecurrentSpec& spec) {
   source.flag("kRagged", problem.ragged, "each request has its own number of tokens");
   source.flag("kSnapshots", problem.snapshots, "the state after each token is stored");
   if (problem.conv_width > 0) source.define("LEAN_CONVOLVES");
+  if (problem.conv_width > 0 || erases_of_token(problem) > 0) source.define("LEAN_LONG_ARGUMENTS");
   source.text += "// how a token changes the state\n";
   source.number("kDecay", static_cast<int>(update.decay), "factors of the decay: none, one, one for each channel");
-  source.flag("kDelta", update.delta, "an update replaces what the state had at k");
+  source.number(
+      "kErasure", static_cast<int>(update.erasure),
+      "what an update takes out: nothing, what the state has at k, the same by channels, or by other vectors");
   source.number("kWeight", static_cast<int>(update.weight), "what an update is weighed with");
   source.flag("kSkip", update.skip, "D v is added to the output");
   source.number("kGates", static_cast<int>(problem.gates), "where factors and weights come from");

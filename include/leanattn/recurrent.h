@@ -15,12 +15,14 @@ typedef enum leanattn_recurrence {
   LEANATTN_KDA = 1,         /* Kimi Linear: a decay for each channel of K */
   LEANATTN_MAMBA2 = 2,      /* q, k and v are C, B and x */
   LEANATTN_LIGHTNING = 3,   /* also RetNet */
-  LEANATTN_GLA = 4
+  LEANATTN_GLA = 4,
+  LEANATTN_GDN2 = 5, /* Gated DeltaNet-2: kda with factors of channels, erase and write, in place of beta */
+  LEANATTN_RWKV7 = 6 /* q is r; and what it has at erase is added at write */
 } leanattn_recurrence;
 
 /* Where the factors of a decay and the weights of updates come from. 0 is the usual form of the kind. */
 typedef enum leanattn_gate_form {
-  LEANATTN_GATES_USUAL = 0,    /* softplus; lightning: constant; gla: given */
+  LEANATTN_GATES_USUAL = 0,    /* softplus; lightning: constant; gla: given; rwkv7: bounded */
   LEANATTN_GATES_GIVEN = 1,    /* a: fp32 logarithms of factors; b: fp32 weights */
   LEANATTN_GATES_SOFTPLUS = 2, /* -exp(a_log) softplus(a + dt_bias); beta is sigmoid(b), dt softplus(a + dt_bias) */
   LEANATTN_GATES_BOUNDED = 3,  /* lower_bound sigmoid(exp(a_log) (a + dt_bias)); beta is sigmoid(b) */
@@ -89,7 +91,7 @@ typedef struct leanattn_recurrent_args {
   const void* q;            /* [tokens, qk_heads, key_dim] by q_stride */
   const void* k;            /* [tokens, qk_heads, key_dim] by k_stride */
   const void* v;            /* [tokens, v_heads, value_dim] by v_stride */
-  const void* a;            /* gates by a_stride: [tokens, v_heads], kda and gla [tokens, v_heads, key_dim]; fp32 if
+  const void* a;            /* gates by a_stride: [tokens, v_heads], but kda, gla, gdn2 and rwkv7 [tokens, v_heads, key_dim]; fp32 if
                                they are given, else dtype; constant gates: null */
   const void* b;            /* likewise [tokens, v_heads] by b_stride: what beta is made of, or beta; mamba2 with
                                given gates: dt. Otherwise null */
@@ -114,12 +116,18 @@ typedef struct leanattn_recurrent_args {
   int32_t slot_count;                     /* slots of the pool */
   int32_t first_slot;                     /* 1 where slot 0 is a null slot, else 0 */
   int32_t slots_stride, out_slots_stride; /* from request to request */
-  float scale;       /* of q; 0: 1 / sqrt(key_dim) for gated_delta, kda and gla, 1 for mamba2 and lightning */
+  float scale;       /* of q; 0: 1 / sqrt(key_dim) for gated_delta, kda, gla and gdn2, 1 for others */
   float norm_eps;    /* 0: 1e-6 */
   float lower_bound; /* of bounded gates; 0: -5 */
   float output_eps;  /* of a gated output; 0: 1e-6 */
   int32_t reserved;
   leanattn_short_conv q_conv, k_conv, v_conv; /* of layers with a conv_width */
+  const void* erase; /* gdn2: [tokens, v_heads, key_dim] by erase_stride, in dtype: what the state has at k times sigmoid of
+                        it, or it itself with given gates, is taken out. rwkv7: vectors at which the state is read before
+                        it decays. Otherwise null */
+  const void* write; /* gdn2: [tokens, v_heads, value_dim] by write_stride: v is multiplied with the same of it. rwkv7:
+                        [tokens, v_heads, key_dim], where what was read is added. Otherwise null */
+  int64_t erase_stride, write_stride;
   uint32_t* readers; /* the same: [batch, qk_heads], all zero before the first launch, as each launch leaves it; launches
                         that may run at the same time have memory of their own */
 } leanattn_recurrent_args;

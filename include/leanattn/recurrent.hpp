@@ -16,7 +16,9 @@ enum class Recurrence : std::int32_t {
   kda = LEANATTN_KDA,
   mamba2 = LEANATTN_MAMBA2,
   lightning = LEANATTN_LIGHTNING,
-  gla = LEANATTN_GLA
+  gla = LEANATTN_GLA,
+  gdn2 = LEANATTN_GDN2,
+  rwkv7 = LEANATTN_RWKV7
 };
 
 /// Where the factors of a decay and the weights of updates come from; see leanattn_gate_form.

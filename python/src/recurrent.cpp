@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <deque>
+#include <tuple>
+#include <utility>
 
 #include "engine_object.hpp"
 #include "errors.hpp"
@@ -19,7 +21,9 @@ constexpr Name kRecurrences[] = {{"gated_delta", LEANATTN_GATED_DELTA},
                                  {"kda", LEANATTN_KDA},
                                  {"mamba2", LEANATTN_MAMBA2},
                                  {"lightning", LEANATTN_LIGHTNING},
-                                 {"gla", LEANATTN_GLA}};
+                                 {"gla", LEANATTN_GLA},
+                                 {"gdn2", LEANATTN_GDN2},
+                                 {"rwkv7", LEANATTN_RWKV7}};
 constexpr Name kGateForms[] = {{"given", LEANATTN_GATES_GIVEN},
                                {"softplus", LEANATTN_GATES_SOFTPLUS},
                                {"bounded", LEANATTN_GATES_BOUNDED},
@@ -178,14 +182,15 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
                      nb::handle normalise, nb::handle snapshots, nb::handle first_slot, nb::handle scale,
                      nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle conv_weight,
                      nb::handle conv_bias, nb::handle conv_state, nb::handle conv_readers, nb::handle keys_first,
-                     nb::handle stream, nb::handle engine) {
+                     nb::handle erase, nb::handle write, nb::handle stream, nb::handle engine) {
   const Stream on = find_stream(stream, q);
   Tensors tensors(on.handle);
   RecurrentLayer layer;
   layer.recurrence = static_cast<Recurrence>(number_of(kRecurrences, kind, "kind"));
   if (given(z)) layer.output = static_cast<HeadOutput>(number_of(kOutputs, output_gate, "output_gate"));
   if (given(gates)) layer.gates = static_cast<GateForm>(number_of(kGateForms, gates, "gates"));
-  const bool delta = layer.recurrence == Recurrence::gated_delta || layer.recurrence == Recurrence::kda;
+  const bool delta = layer.recurrence == Recurrence::gated_delta || layer.recurrence == Recurrence::kda ||
+                     layer.recurrence == Recurrence::gdn2;
   layer.normalise = given(normalise) ? bool_of(normalise, "normalise") : delta;
   layer.snapshots = bool_of(snapshots, "snapshots");
   layer.ragged = given(token_offsets);
@@ -249,7 +254,8 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
   args.state_stride = pool.launch_stride(0);
   args.first_slot = int_of(first_slot, "first_slot");
 
-  const bool channels = layer.recurrence == Recurrence::kda || layer.recurrence == Recurrence::gla;
+  const bool channels = layer.recurrence != Recurrence::gated_delta && layer.recurrence != Recurrence::mamba2 &&
+                        layer.recurrence != Recurrence::lightning;
   const std::int64_t of_token = std::int64_t{layer.v_heads} * (channels ? layer.key_dim : 1);
   const bool fp32_gates =
       layer.gates == GateForm::given || (layer.recurrence == Recurrence::gla && layer.gates == GateForm::usual);
@@ -261,6 +267,18 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
   if (const TensorView* const weights = tensors.read(b, "b"); weights != nullptr) {
     weights->require_type(gate_type);
     args.b = weights->data(), args.b_stride = gate_stride(*weights, tokens, layer.v_heads);
+  }
+  const bool by_rows = layer.recurrence == Recurrence::gdn2;
+  for (const auto& [object, name, columns, data, stride] :
+       {std::tuple(erase, "erase", layer.key_dim, &args.erase, &args.erase_stride),
+        std::tuple(write, "write", by_rows ? layer.value_dim : layer.key_dim, &args.write, &args.write_stride)}) {
+    if (!given(object)) continue;
+    const TensorView& rows = tensors.read_rows(object, name);
+    rows.require_type(queries.type());
+    rows.require_extent(0, tokens, "of q");
+    rows.require_extent(1, layer.v_heads, "of v");
+    rows.require_extent(2, columns, by_rows ? "of k or v" : "of k");
+    *data = rows.data(), *stride = rows.launch_stride(0);
   }
   args.a_log = tensors.read_vector(a_log, "a_log", layer.v_heads);
   args.dt_bias = tensors.read_vector(dt_bias, "dt_bias", of_token);
@@ -316,7 +334,8 @@ void bind_recurrent(nb::module_& module) {
       nb::arg("first_slot").none() = 0, nb::arg("scale") = nb::none(), nb::arg("norm_eps") = nb::none(),
       nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("conv_weight") = nb::none(),
       nb::arg("conv_bias") = nb::none(), nb::arg("conv_state") = nb::none(), nb::arg("conv_readers") = nb::none(),
-      nb::arg("keys_first").none() = false, nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::arg("keys_first").none() = false, nb::arg("erase") = nb::none(), nb::arg("write") = nb::none(),
+      nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
       nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
               "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
               "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
@@ -326,7 +345,8 @@ void bind_recurrent(nb::module_& module) {
               "snapshots: bool = False, first_slot: int = 0, scale: float | None = None, "
               "norm_eps: float | None = None, output_eps: float | None = None, lower_bound: float | None = None, "
               "conv_weight: typing.Any = None, conv_bias: typing.Any = None, conv_state: typing.Any = None, "
-              "conv_readers: typing.Any = None, keys_first: bool = False, stream: typing.Any = None, "
+              "conv_readers: typing.Any = None, keys_first: bool = False, "
+              "erase: typing.Any = None, write: typing.Any = None, stream: typing.Any = None, "
               "engine: Engine | None = None) -> typing.Any"),
       R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
 
@@ -338,9 +358,10 @@ state      [slots, v_heads, value_dim, key_dim], fp32 or bf16, changed in place.
 slots      [requests], int32: the slot of each request. A slot below first_slot or beyond the pool is a null slot, which
            is neither read nor written, and whose output is zero. With snapshots [requests, tokens]: where the state after
            each token goes
-kind       gated_delta, kda, mamba2, lightning or gla
-gates      given, softplus, bounded or constant; default: softplus, for lightning constant, for gla given
-a, b       [tokens, v_heads], for kda and gla a is [tokens, v_heads, key_dim]: what decays and weights are made of, in
+kind       gated_delta, kda, mamba2, lightning, gla, gdn2 or rwkv7
+gates      given, softplus, bounded or constant; default: softplus, for lightning constant, for gla given, for rwkv7
+           bounded
+a, b       [tokens, v_heads], for kda, gla, gdn2 and rwkv7 a is [tokens, v_heads, key_dim]: what decays and weights are made of, in
            the type of q; given gates: logarithms of factors, and weights, in fp32
 a_log      [v_heads], fp32; dt_bias: one token's a, fp32; skip: D of mamba2, [v_heads], fp32
 z          [tokens, v_heads, value_dim], in the type of q: the output of each head is divided by its root mean square (with
@@ -351,10 +372,13 @@ accepted   with snapshots: [requests], int32, tokens of the step before that wer
            read from entry accepted - 1 of its slots; default: 1 each
 token_offsets  [requests + 1], int32: where each request's tokens begin, each having up to max_tokens; default: all
            requests have equally many
-normalise  whether q and k are L2-normalised, with norm_eps (1e-6); default: for gated_delta and kda
+normalise  whether q and k are L2-normalised, with norm_eps (1e-6); default: for gated_delta, kda and gdn2
 first_slot 1 where slot 0 is a null slot
-scale      of q; default: key_dim ** -0.5, for mamba2 and lightning 1
+scale      of q; default: key_dim ** -0.5, for mamba2, lightning and rwkv7 1
 lower_bound  of bounded gates; default: -5
+erase, write  gdn2: [tokens, v_heads, key_dim] and [tokens, v_heads, value_dim], in the type of q: what is taken out and
+           what comes in is multiplied with their sigmoid, or with them where gates are given. rwkv7: vectors, both
+           [tokens, v_heads, key_dim]: what the state had at erase before it decayed is added at write
 conv_weight  [channels, width], in the type of q: q, k and v go through a short convolution first, with SiLU. The channels
            are those of q, k and v, in this order; mamba2: of v, k and q (x, B and C). Or three tensors, of q, k and v
 conv_bias  [channels], likewise; default: none

@@ -169,6 +169,10 @@ nb::object recurrent_arguments() {
   POINTER(o);
   POINTER(out_slots);
   POINTER(readers);
+  POINTER(erase);
+  POINTER(write);
+  NUMBER(erase_stride);
+  NUMBER(write_stride);
   nb::list convolution;
   for (const LeanShortConv& part : args.conv)
     convolution.append(nb::make_tuple(reinterpret_cast<Handle>(part.weight), reinterpret_cast<Handle>(part.bias),

@@ -89,6 +89,22 @@ def test_kinds_have_gates_of_their_own(engine):
     assert "gla_given_bf16_fp32_norm" in kernel
 
 
+def test_erasures_of_their_own(engine):
+    channels = FakeTensor((REQUESTS, V_HEADS, KEY_DIM))
+    erase = FakeTensor((REQUESTS, V_HEADS, KEY_DIM), strides=(1024, KEY_DIM, 1))
+    given = {"a": channels, "b": None, "dt_bias": FakeTensor((V_HEADS, KEY_DIM), "fp32"), "erase": erase}
+    write = FakeTensor((REQUESTS, V_HEADS, VALUE_DIM))
+    _, arrived, kernel = stepped(engine, **inputs(kind="gdn2", write=write, **given))
+    assert (arrived["erase"], arrived["erase_stride"], arrived["write"], arrived["write_stride"]) == (erase.data, 1024, write.data, V_HEADS * VALUE_DIM)
+    assert "gdn2_softplus_bf16_fp32_norm" in kernel
+    _, arrived, kernel = stepped(engine, **inputs(kind="rwkv7", write=FakeTensor((REQUESTS, V_HEADS, KEY_DIM)), **given))
+    assert arrived["write_stride"] == V_HEADS * KEY_DIM and arrived["scale"] == 1 and "rwkv7_bounded_bf16_fp32_h" in kernel
+    with pytest.raises(leanattn.Error, match="write"):
+        leanattn.recurrent(**inputs(kind="rwkv7", write=write, **given), engine=engine)
+    with pytest.raises(leanattn.Error, match="erase is null"):
+        leanattn.recurrent(**inputs(kind="gdn2", write=write, **{**given, "erase": None}), engine=engine)
+
+
 def test_a_given_result_and_a_bf16_state(engine):
     out = FakeTensor((REQUESTS, V_HEADS, VALUE_DIM))
     pool = FakeTensor((SLOTS, V_HEADS, VALUE_DIM, KEY_DIM), "bf16", strides=(V_HEADS * VALUE_DIM * KEY_DIM + 64, VALUE_DIM * KEY_DIM, KEY_DIM, 1))

@@ -13,7 +13,7 @@ namespace {
 using namespace leanattn;
 
 static_assert(static_cast<int>(RecurrentKind::gated_delta) == LEANATTN_GATED_DELTA &&
-              static_cast<int>(RecurrentKind::gla) == LEANATTN_GLA && kRecurrentKinds.size() == LEANATTN_GLA + 1);
+              static_cast<int>(RecurrentKind::rwkv7) == LEANATTN_RWKV7 && kRecurrentKinds.size() == LEANATTN_RWKV7 + 1);
 static_assert(static_cast<int>(Gates::given) + 1 == LEANATTN_GATES_GIVEN &&
               static_cast<int>(Gates::constant) + 1 == LEANATTN_GATES_CONSTANT);
 

@@ -48,7 +48,7 @@ inline constexpr std::size_t kFirstSize<leanattn_tuned_shape> = 64;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_recurrent_layer> = 56;
 template <>
-inline constexpr std::size_t kFirstSize<leanattn_recurrent_args> = 392;
+inline constexpr std::size_t kFirstSize<leanattn_recurrent_args> = 424;
 
 /// Beyond this a struct_size is garbage, not a newer version.
 inline constexpr std::size_t kLargestStruct = 4096;

@@ -93,6 +93,9 @@ LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_
   bound.z_stride = or_dense(args.z_stride, values);
   bound.a_stride = or_dense(args.a_stride, gates_of_token(problem));
   bound.b_stride = or_dense(args.b_stride, problem.v_heads);
+  bound.erase = args.erase, bound.write = args.write;
+  bound.erase_stride = or_dense(args.erase_stride, erases_of_token(problem));
+  bound.write_stride = or_dense(args.write_stride, writes_of_token(problem));
   bound.state_stride = or_dense(args.state_stride, values * problem.key_dim);
   bound.slots_stride = args.slots_stride != 0 ? args.slots_stride : entries;
   bound.out_slots_stride = args.out_slots_stride != 0 ? args.out_slots_stride : entries;
@@ -167,6 +170,8 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
   const int entries = problem.snapshots ? problem.tokens : 1;
   const unsigned gate_bytes = given ? 4 : 2;
   const int gate_size = static_cast<int>(gate_bytes);
+  const Use corrects = needed_if(update.erasure >= Erasure::channels);
+  const bool by_rows = update.erasure == Erasure::channels;
   const unsigned key_bytes = problem.conv_width > 0 ? 2 : kVector;
   const Use gated = needed_if(problem.output_gate != OutputGate::none);
   const Use a = needed_if(!constant), b = needed_if(has_weights(problem));
@@ -177,6 +182,18 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
       {{"o", args.o, Use::needed, 2}, "v_heads * value_dim", values, 2, "o_stride", bound.o_stride, true},
       {{"z", args.z, gated, 2}, "v_heads * value_dim", values, 2, "z_stride", bound.z_stride},
       {{"a", args.a, a, gate_bytes}, "a token's gates", gates_of_token(problem), gate_size, "a_stride", bound.a_stride},
+      {{"erase", args.erase, corrects, kVector},
+       "a token's erase",
+       erases_of_token(problem),
+       2,
+       "erase_stride",
+       bound.erase_stride},
+      {{"write", args.write, corrects, by_rows ? 2 : kVector},
+       "a token's write",
+       writes_of_token(problem),
+       2,
+       "write_stride",
+       bound.write_stride},
       {{"b", args.b, b, gate_bytes}, "v_heads", problem.v_heads, gate_size, "b_stride", bound.b_stride}};
   for (const RecurrentRows& rows : of_tokens) {
     if (auto ok = check_recurrent_rows(rows, std::int64_t{args.batch} * problem.tokens); !ok)

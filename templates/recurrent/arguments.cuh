@@ -39,15 +39,18 @@ struct LeanRecurrentArgs {
   float norm_eps;     // of the L2 norm of q and k
   float lower_bound;  // of the gates' logarithms, where they are bounded
   float output_eps;   // of the output's norm
-#if !defined(__CUDACC__) || defined(LEAN_CONVOLVES)
+#if !defined(__CUDACC__) || defined(LEAN_LONG_ARGUMENTS)
 
-  // Kernels with a short convolution only. Others have a shorter argument block, of which the driver copies no more.
+  // Other kernels have a shorter argument block, of which the driver copies no more.
+  const void* erase;  // kinds with erasures of their own, by erase_stride: [tokens, v heads, K]
+  const void* write;  // the same, by write_stride: [tokens, v heads, V] or [.., K]
+  long long erase_stride, write_stride;
   LeanShortConv conv[3];  // of q, k and v, which hold what goes into it; its state lies in entry 0 of a request's slots
   unsigned* readers;      // [batch, qk heads]: CTAs that have read a state of q and k; all zero between launches
 #endif
 };
-#if !defined(__CUDACC__) || defined(LEAN_CONVOLVES)
-static_assert(sizeof(LeanRecurrentArgs) == 376, "host and device must agree on the argument block");
+#if !defined(__CUDACC__) || defined(LEAN_LONG_ARGUMENTS)
+static_assert(sizeof(LeanRecurrentArgs) == 408, "host and device must agree on the argument block");
 #else
 static_assert(sizeof(LeanRecurrentArgs) == 224, "host and device must agree on the argument block");
 #endif

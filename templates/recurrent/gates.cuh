@@ -7,6 +7,13 @@ constexpr int kGatesGiven = 0;
 constexpr int kGatesSoftplus = 1;
 constexpr int kGatesBounded = 2;
 constexpr int kGatesConstant = 3;
+constexpr int kErasureKey = 1;
+constexpr int kErasureChannels = 2;
+constexpr int kErasureVectors = 3;
+constexpr bool kErases = kErasure >= kErasureChannels;
+constexpr int kEraseColumns = kErases ? kColumns : 2;  // of a lane's columns
+constexpr int kWrites =                                // of a lane: those of its rows, or of its columns
+    kErasure == kErasureChannels ? kLaneRows : kEraseColumns;
 constexpr int kDecays = kDecay == kDecayOfChannel ? kColumns : 1;  // factors that a lane has
 
 LEAN_DEVICE float reciprocal(float x) {

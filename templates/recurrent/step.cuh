@@ -2,13 +2,16 @@
 // the factor w of the decay, the step of a row s of the state is
 //   s = w s;   u = weight (v - s.k), or weight v without the delta rule;   s = s + u k;   o = s.q + D v
 // in which s.q = (w s).q + u (k.q). So both sums over the old state are made at the same time, and the norms of q and k
-// are factors of the results.
+// are factors of the results. With erasure by channels u is write v - s.(erase k). By vectors, u is v,
+// and s also gets s.erase, from before the decay, along write.
 
 struct Update {
   float decay[kDecays];  // factors
   float weight;
   float key_norm, query_norm;  // what k and q are to be multiplied with
   float kq;                    // k.q of the multiplied ones
+  float erase[kEraseColumns], write[kWrites];
+  float write_q;  // write.q, with q multiplied
 };
 
 LEAN_DEVICE void unpack_columns(float (&columns)[kColumns], const u32 (&words)[kColumns / 2]) {
@@ -42,6 +45,22 @@ LEAN_DEVICE Update update_of(const LeanRecurrentArgs& args, const Head& head, co
   if constexpr (kBringsWeight) update.weight = gate_value(token.weight);
   if constexpr (kWeight == kWeightBeta && kGates != kGatesGiven) update.weight = sigmoid(update.weight);
   if constexpr (kWeight == kWeightStep && kGates == kGatesSoftplus) update.weight = softplus(first_gate);
+  if constexpr (kErases) {
+    unpack_columns(update.erase, token.erase);
+    if constexpr (kErasure == kErasureVectors) {
+      unpack_columns(update.write, token.write);
+      float sum = 0.0f;
+      LEAN_UNROLL for (int i = 0; i < kColumns; i++) sum = fmaf(update.write[i], q[i], sum);
+      update.write_q = sum_of_row(sum) * update.query_norm;
+    } else {
+      LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
+        const float write = Element::unpack(token.write[row]).x;
+        update.write[row] = kGates == kGatesGiven ? write : sigmoid(write);
+      }
+      LEAN_UNROLL for (int i = 0; i < kColumns; i++) update.erase[i] =
+          k[i] * (kGates == kGatesGiven ? update.erase[i] : sigmoid(update.erase[i]));
+    }
+  }
   return update;
 }
 
@@ -56,13 +75,21 @@ LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Update& u
                             const float (&q)[kColumns], const float (&v)[kLaneRows], float skip) {
   LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
     float(&s)[kColumns] = state.s[row];
+    [[maybe_unused]] float erased = 0.0f;
+    if constexpr (kErasure == kErasureVectors) erased = read_row(s, update.erase);
     LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] *= update.decay[kDecays == 1 ? 0 : i];
     const float read = read_row(s, q);
     float u = update.weight * v[row];
-    if constexpr (kDelta) u = update.weight * (v[row] - read_row(s, k) * update.key_norm);
+    if constexpr (kErasure == kErasureKey) u = update.weight * (v[row] - read_row(s, k) * update.key_norm);
+    if constexpr (kErasure == kErasureChannels)
+      u = update.write[row] * v[row] - read_row(s, update.erase) * update.key_norm;
     const float along_key = u * update.key_norm;
     LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(along_key, k[i], s[i]);
     o[row] = fmaf(read, update.query_norm, u * update.kq);
+    if constexpr (kErasure == kErasureVectors) {
+      LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(erased, update.write[i], s[i]);
+      o[row] = fmaf(erased, update.write_q, o[row]);
+    }
     if constexpr (kSkip) o[row] = fmaf(skip, v[row], o[row]);
   }
 }

@@ -32,7 +32,8 @@ struct Token {
   u32 q[kColumns / 2], k[kColumns / 2];
   unsigned short v[kLaneRows];
   u32 gate[kDecays], weight;  // bits
-  u32 z;                      // of the row whose output this lane writes
+  u32 erase[kEraseColumns / 2], write[kErasure == kErasureChannels ? kWrites : kWrites / 2];
+  u32 z;  // of the row whose output this lane writes
 };
 
 // Where a lane's gate is among those of a token.
@@ -102,6 +103,16 @@ LEAN_DEVICE Token load_token(const LeanRecurrentArgs& args, const Place& place, 
   LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
     x.gate[i] = 0;
     if constexpr (kBringsGates) x.gate[i] = load_gate(args.a, token * args.a_stride + gate_index(place, i));
+  }
+  if constexpr (kErases) {
+    load_columns(x.erase, place, (const char*)args.erase + 2 * (token * args.erase_stride + place.head * kKeyDim));
+    if constexpr (kErasure == kErasureVectors) {
+      load_columns(x.write, place, (const char*)args.write + 2 * (token * args.write_stride + place.head * kKeyDim));
+    } else {
+      const unsigned short* const write =
+          (const unsigned short*)args.write + token * args.write_stride + place.head * kValueDim + place.row;
+      LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) x.write[row] = load_input<unsigned short>(write + row);
+    }
   }
   x.weight = 0;
   if constexpr (kBringsWeight) x.weight = load_gate(args.b, token * args.b_stride + place.head);

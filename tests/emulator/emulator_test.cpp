@@ -393,6 +393,18 @@ TEST_F(PlantedRecurrentFaults, WithoutOneResultsAreRight) {
   EXPECT_EQ(check(spec_of(RecurrentKind::kda, 3)), "");
 }
 
+TEST_F(PlantedRecurrentFaults, AnErasureThatIsWrong) {
+  const RecurrentSpec channels = spec_of(RecurrentKind::gdn2, 3);
+  EXPECT_EQ(check(channels), "");
+  EXPECT_NE(check(channels, "read_row(s, update.erase)", "read_row(s, k)"), "");
+  EXPECT_NE(check(channels, "update.write[row] * v[row]", "v[row]"), "");
+  EXPECT_NE(check(channels, ": sigmoid(write)", ": write"), "");
+  const RecurrentSpec vectors = spec_of(RecurrentKind::rwkv7, 1);
+  EXPECT_EQ(check(vectors), "");
+  EXPECT_NE(check(vectors, "erased, update.write_q", "0.0f, update.write_q"), "") << "not in the output";
+  EXPECT_NE(check(vectors, "erased, update.write[i]", "0.0f, update.write[i]"), "") << "not in the state";
+}
+
 TEST_F(PlantedRecurrentFaults, AStateThatLiesTheOtherWay) {
   RecurrentSpec spec = spec_of(RecurrentKind::kda, 3);
   spec.problem.keys_first = true, spec.problem.value_dim = 32;

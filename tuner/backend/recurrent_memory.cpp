@@ -62,6 +62,7 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.gates_, copies * tokens * (gates_of_token(problem) + problem.v_heads) * gate_bytes},
       {&memory.o_, copies * tokens * problem.v_heads * problem.value_dim * 2},
       {&memory.z_, copies * tokens * problem.v_heads * problem.value_dim * 2},
+      {&memory.erasures_, copies * tokens * (erases_of_token(problem) + writes_of_token(problem)) * 2},
       {&memory.conv_states_, copies * slots * conv_row * conv_tokens(problem) * 2},
       {&memory.conv_weights_, conv_row * problem.conv_width * 2},
       {&memory.readers_, std::int64_t{4} * batch * problem.qk_heads},
@@ -78,7 +79,8 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
     return tl::unexpected(ok.error());
   if (auto ok = fill_bytes_async(memory.readers_.data(), 0, memory.readers_.bytes(), stream.get()); !ok)
     return tl::unexpected(ok.error());
-  for (const DeviceBuffer* buffer : {&memory.inputs_, &memory.z_, &memory.conv_states_, &memory.conv_weights_}) {
+  for (const DeviceBuffer* buffer :
+       {&memory.inputs_, &memory.z_, &memory.erasures_, &memory.conv_states_, &memory.conv_weights_}) {
     if (auto ok = fill_random(*buffer, elements, stream); !ok) return tl::unexpected(ok.error());
   }
   const auto logs = random_block(kBlockBytes, true, DType::bf16);
@@ -128,6 +130,9 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   args.slot_count = static_cast<int>(slots);
   args.scale = 1 / std::sqrt(static_cast<float>(problem_.key_dim)), args.norm_eps = 1e-6F, args.lower_bound = -5,
   args.output_eps = 1e-6F;
+  args.erase_stride = erases_of_token(problem_), args.write_stride = writes_of_token(problem_);
+  args.erase = erasures_.at(copy * tokens * (args.erase_stride + args.write_stride) * 2);
+  args.write = static_cast<const char*>(args.erase) + tokens * args.erase_stride * 2;
   if (problem_.conv_width == 0) return args;
   // As vLLM stores states: all channels of a token beside each other.
   const std::int64_t tokens_of_slot = conv_tokens(problem_), first[] = {0, keys, 2 * keys};

@@ -29,7 +29,8 @@ class RecurrentMemory {
   RecurrentProblem problem_;
   int batch_;
   std::int64_t bytes_of_copy_ = 0;
-  DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, z_, constants_, conv_states_, conv_weights_, readers_;
+  DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, z_, constants_, conv_states_, conv_weights_, readers_,
+      erasures_;
 };
 
 }  // namespace v1

@@ -94,6 +94,7 @@ void RecurrentCase::draw() {
   v_stride_ = problem_.v_heads * problem_.value_dim + pad;
   a_stride_ = gates_of_token(problem_) + pad;
   b_stride_ = problem_.v_heads + pad;
+  erase_stride_ = erases_of_token(problem_) + pad, write_stride_ = writes_of_token(problem_) + pad;
   state_stride_ = elements_of_slot() + (options_.padded ? 64 : 0);
   scale_ = 1 / std::sqrt(static_cast<float>(problem_.key_dim));
 
@@ -117,6 +118,13 @@ void RecurrentCase::draw() {
     fill(norm_weight_, problem_.value_dim, [&] { return static_cast<float>(uniform(0.5, 2)); });
   }
   fill(skip_, problem_.v_heads, [&] { return static_cast<float>(uniform(-1, 1)); });
+  if (const Erasure erasure = update_of(problem_.kind).erasure; erasure >= Erasure::channels) {
+    // Vectors are short, so that what is corrected again and again does not grow.
+    const double most = erasure == Erasure::channels ? 1 : 1 / std::sqrt(problem_.key_dim);
+    const double least = erasure == Erasure::channels && given ? 0 : -most;
+    fill(erase_, rows() * erase_stride_, [&] { return element(least, most); });
+    fill(write_, rows() * write_stride_, [&] { return element(least, most); });
+  }
   if (problem_.conv_width > 0) convolution_.draw(problem_, batch, slot_count_, options_.padded, random);
   const auto state = [&] { return static_cast<float>(uniform(-1, 1)); };
   if (problem_.state == StateType::fp32) {
@@ -132,14 +140,15 @@ Result<void> RecurrentCase::upload(const Stream& stream) {
     if (ok) ok = array.upload(stream);
   };
   for (auto* array : {&slots_, &accepted_, &offsets_, &out_slots_}) copy(*array);
-  for (auto* array : {&q_, &k_, &v_, &a_, &b_, &z_, &pool16_}) copy(*array);
+  for (auto* array : {&erase_, &write_, &q_, &k_, &v_, &a_, &b_, &z_, &pool16_}) copy(*array);
   for (auto* array : {&given_a_, &given_b_, &a_log_, &dt_bias_, &skip_, &norm_weight_}) copy(*array);
   copy(pool_);
   return ok;
 }
 
 template <class Real>
-std::vector<Real> RecurrentCase::values_of(const std::vector<std::uint16_t>& from, std::int64_t at, int count) const {
+std::vector<Real> RecurrentCase::values_of(const std::vector<std::uint16_t>& from, std::int64_t at,
+                                           std::int64_t count) const {
   std::vector<Real> values(static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<Real>(value_of(problem_.dtype, from[static_cast<std::size_t>(at) + i]));
@@ -211,6 +220,12 @@ RecurrentToken<Real> RecurrentCase::token_of(const Inputs<Real>& inputs, int t, 
     } else {
       taken.gates[i] = a_log_.host[static_cast<std::size_t>(head)];
     }
+  }
+  if (!erase_.host.empty()) {
+    const std::int64_t erases = erases_of_token(problem_) / problem_.v_heads,
+                       writes = writes_of_token(problem_) / problem_.v_heads;
+    taken.erase = values_of<Real>(erase_.host, token * erase_stride_ + head * erases, erases);
+    taken.write = values_of<Real>(write_.host, token * write_stride_ + head * writes, writes);
   }
   const auto at = static_cast<std::size_t>(token * b_stride_ + head);
   if (update.weight != UpdateWeight::one && !given_b_.host.empty()) taken.weight = given_b_.host[at];

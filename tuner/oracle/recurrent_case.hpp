@@ -90,7 +90,7 @@ class RecurrentCase {
   void compare_states(const Got& got, RecurrentOutcome& outcome) const;
 
   template <class Real>
-  std::vector<Real> values_of(const std::vector<std::uint16_t>& from, std::int64_t at, int count) const;
+  std::vector<Real> values_of(const std::vector<std::uint16_t>& from, std::int64_t at, std::int64_t count) const;
   std::int64_t value_at(std::int64_t token, int head) const {
     return token * v_stride_ + std::int64_t{head} * problem_.value_dim;
   }
@@ -117,11 +117,12 @@ class RecurrentCase {
   RecurrentCaseOptions options_;
   int slot_count_ = 0, first_slot_ = 0;
   std::int64_t tokens_ = 0;  ///< of a launch, together with rows that are nobody's
-  std::int64_t q_stride_ = 0, v_stride_ = 0, a_stride_ = 0, b_stride_ = 0, state_stride_ = 0;
+  std::int64_t erase_stride_ = 0, write_stride_ = 0, q_stride_ = 0, v_stride_ = 0, a_stride_ = 0, b_stride_ = 0,
+               state_stride_ = 0;
   int slots_stride_ = 1;
   float scale_ = 1, norm_eps_ = 1e-6F, lower_bound_ = -5, output_eps_ = 1e-5F;
   CaseArray<int> slots_, accepted_, offsets_, out_slots_;
-  CaseArray<std::uint16_t> q_, k_, v_, a_, b_, z_;
+  CaseArray<std::uint16_t> erase_, write_, q_, k_, v_, a_, b_, z_;
   CaseArray<float> given_a_, given_b_, a_log_, dt_bias_, skip_, norm_weight_;
   CaseArray<std::uint32_t> pool_;    ///< an fp32 state's bits
   CaseArray<std::uint16_t> pool16_;  ///< a bf16 state's

@@ -55,6 +55,8 @@ LeanRecurrentArgs RecurrentCase::arguments(const DeviceBuffer& pool, const Devic
   args.v = v_.device.at(2 * row * v_stride_), args.z = z_.device.at(2 * row * v_stride_);
   args.a = given_a_.host.empty() ? a_.device.at(2 * row * a_stride_) : given_a_.device.at(4 * row * a_stride_);
   args.b = given_b_.host.empty() ? b_.device.at(2 * row * b_stride_) : given_b_.device.at(4 * row * b_stride_);
+  args.erase = erase_.device.at(2 * row * erase_stride_), args.write = write_.device.at(2 * row * write_stride_);
+  args.erase_stride = erase_stride_, args.write_stride = write_stride_;
   args.a_log = a_log_.device.as<float>(), args.dt_bias = dt_bias_.device.as<float>();
   args.skip = skip_.device.as<float>();
   args.norm_weight = norm_weight_.device.as<float>();

@@ -15,9 +15,10 @@ inline namespace v1 {
 /// What a token brings to one head.
 template <class Real>
 struct RecurrentToken {
-  std::vector<Real> q, k, v;  ///< [K], [K], [V], as given
-  std::vector<Real> gates;    ///< a + dt_bias, or logarithms of factors: [1], or [K] with a decay of channels
-  Real weight = 1;            ///< b, or the weight that is given
+  std::vector<Real> q, k, v;       ///< [K], [K], [V], as given
+  std::vector<Real> gates;         ///< a + dt_bias, or logarithms of factors: [1], or [K] with a decay of channels
+  Real weight = 1;                 ///< b, or the weight that is given
+  std::vector<Real> erase, write;  ///< of kinds with erasures of their own, as given
 };
 
 /// What is the same for all tokens of a head.
@@ -95,18 +96,27 @@ void take_token(const RecurrentProblem& problem, const RecurrentHead<Real>& head
   if (update.weight == UpdateWeight::beta && problem.gates != Gates::given) weight = detail::sigmoid(weight);
   if (update.weight == UpdateWeight::step && problem.gates != Gates::given) weight = detail::softplus(token.gates[0]);
   for (Real& gate : token.gates) gate = std::exp(detail::decay_log(problem.gates, head, gate));
+  // What the state is read at to take something out: k, a multiple of it in each channel, or a vector of its own.
+  std::vector<Real> erase = token.k;
+  const auto factor = [&](Real x) { return problem.gates == Gates::given ? x : detail::sigmoid(x); };
+  for (std::size_t i = 0; i < erase.size() && !token.erase.empty(); ++i)
+    erase[i] = update.erasure == Erasure::vectors ? token.erase[i] : factor(token.erase[i]) * token.k[i];
   const std::size_t columns = token.k.size();
   for (std::size_t row = 0; row < token.v.size(); ++row) {
     const std::span<Real> s = state.subspan(row * columns, columns);
-    Real predicted = 0;
+    Real undecayed = 0, predicted = 0;
     for (std::size_t i = 0; i < columns; ++i) {
+      undecayed += s[i] * erase[i];
       if (update.decay != Decay::none) s[i] *= token.gates[update.decay == Decay::head ? 0 : i];
-      predicted += s[i] * token.k[i];
+      predicted += s[i] * erase[i];
     }
-    const Real change = weight * (update.delta ? token.v[row] - predicted : token.v[row]);
+    Real change = weight * token.v[row];
+    if (update.erasure == Erasure::key) change = weight * (token.v[row] - predicted);
+    if (update.erasure == Erasure::channels) change = factor(token.write[row]) * token.v[row] - predicted;
     Real read = 0;
     for (std::size_t i = 0; i < columns; ++i) {
       s[i] += change * token.k[i];
+      if (update.erasure == Erasure::vectors) s[i] += undecayed * token.write[i];
       read += s[i] * token.q[i];
     }
     o[row] = head.scale * read + (update.skip ? head.skip * token.v[row] : 0);

@@ -42,7 +42,9 @@ RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType 
   problem.keys_first = number % 13 % 4 == 1;
   problem.conv_width = number % 11 % 3 == 2 ? 2 + static_cast<int>(number / 11 % 3) : 0;
   // An update that replaces what the state had at a long key makes states grow without bound.
-  if (update_of(kind).delta) problem.normalises = true;
+  const Erasure erasure = update_of(kind).erasure;
+  if (erasure == Erasure::key || erasure == Erasure::channels) problem.normalises = true;
+  if (erasure >= Erasure::channels && key_dim == 96) problem.key_dim = 32;
   const std::vector<RecurrentTunables> space = recurrent_search_space(arch, problem);
   return {.arch = arch, .problem = problem, .tunables = space[number * 7 % space.size()]};
 }

@@ -83,7 +83,7 @@ TEST(Abi, RecurrentLayer) {
 }
 
 TEST(Abi, RecurrentArgs) {
-  EXPECT_EQ(sizeof(leanattn_recurrent_args), 392u);
+  EXPECT_EQ(sizeof(leanattn_recurrent_args), 424u);
   EXPECT_FIELD(leanattn_recurrent_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_recurrent_args, q, 8, 8);
   EXPECT_FIELD(leanattn_recurrent_args, k, 16, 8);
@@ -122,7 +122,11 @@ TEST(Abi, RecurrentArgs) {
   EXPECT_FIELD(leanattn_recurrent_args, q_conv, 240, 48);
   EXPECT_FIELD(leanattn_recurrent_args, k_conv, 288, 48);
   EXPECT_FIELD(leanattn_recurrent_args, v_conv, 336, 48);
-  EXPECT_FIELD(leanattn_recurrent_args, readers, 384, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, erase, 384, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, write, 392, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, erase_stride, 400, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, write_stride, 408, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, readers, 416, 8);
 }
 
 TEST(Abi, ShortConv) {

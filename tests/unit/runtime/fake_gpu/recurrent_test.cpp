@@ -86,6 +86,34 @@ TEST_F(FakeGpuRecurrent, KindsHaveScalesAndGatesOfTheirOwn) {
   EXPECT_EQ(launched->slots_stride, 4);
 }
 
+TEST_F(FakeGpuRecurrent, ErasuresOfTheirOwnArriveAndAreNeeded) {
+  Engine engine = open();
+  layer.recurrence = Recurrence::gdn2;
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  RecurrentArgs args = step();
+  args.b = nullptr;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "erase is null");
+  args.erase = at(0xc000), args.write = at(0xd002), args.erase_stride = 8192;
+  ASSERT_TRUE(plan->launch(args, nullptr));
+  EXPECT_EQ(launched->erase, at(0xc000));
+  EXPECT_EQ(launched->erase_stride, 8192);
+  EXPECT_EQ(launched->write_stride, 32 * 128);
+  layer.recurrence = Recurrence::rwkv7, layer.normalise = false, layer.value_dim = 64;
+  args.b = nullptr;
+  const auto rwkv7 = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(rwkv7) << rwkv7.error().message << rwkv7.error().log;
+  expect_refused(rwkv7->launch(args, nullptr), ErrorCode::invalid_argument, "write is 0xd002");
+  args.write = at(0xd000);
+  ASSERT_TRUE(rwkv7->launch(args, nullptr));
+  EXPECT_EQ(launched->write_stride, 32 * 128) << "a vector of K";
+  EXPECT_EQ(launched->scale, 1);
+  layer = {};
+  args = step(), args.erase = at(0xc000);
+  expect_refused(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(args, nullptr), ErrorCode::invalid_argument,
+                 "erase is given");
+}
+
 TEST_F(FakeGpuRecurrent, AGatedOutputNeedsItsGateAndItsWeight) {
   Engine engine = open();
   layer.output = HeadOutput::silu;

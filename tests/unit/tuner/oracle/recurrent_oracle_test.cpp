@@ -98,6 +98,40 @@ TEST(RecurrentOracle, GlaDecaysEachChannelByWhatIsGiven) {
   EXPECT_NEAR(row.take(), 2 - 0.5, 1e-12);
 }
 
+TEST(RecurrentOracle, Gdn2TakesOutAndLetsInByChannels) {
+  OneRow row{.problem = problem_of(RecurrentKind::gdn2, Gates::given)};
+  row.token.gates = {std::log(0.5), 0};
+  row.token.erase = {0.25, 0.5}, row.token.write = {0.2};
+  // S = (1, -1); S (erase k) = 0.75 - 2; u = 0.2 5 + 1.25; S = (1 + 2.25 3, -1 + 2.25 4); o = S q
+  EXPECT_NEAR(row.take(), 7.75 + 2 * 8, 1e-12);
+  EXPECT_NEAR(row.state[0], 7.75, 1e-12);
+  // With gates that are worked out, these are sigmoids: 1/2 of 0.
+  OneRow halves{.problem = problem_of(RecurrentKind::gdn2, Gates::softplus)};
+  halves.token.gates = {-1000, -1000};
+  halves.token.erase = {0, 0}, halves.token.write = {0};
+  halves.take();  // u = (5 - (6 - 4)) / 2
+  EXPECT_NEAR(halves.state[0], 2 + 1.5 * 3, 1e-12);
+}
+
+TEST(RecurrentOracle, Gdn2WithTheSameFactorEverywhereIsKda) {
+  OneRow kda{.problem = problem_of(RecurrentKind::kda, Gates::given)}, gdn2 = kda;
+  gdn2.problem.kind = RecurrentKind::gdn2;
+  kda.token.gates = gdn2.token.gates = {-0.5, -2};
+  kda.token.weight = 0.7, gdn2.token.erase = {0.7, 0.7}, gdn2.token.write = {0.7};
+  EXPECT_NEAR(kda.take(), gdn2.take(), 1e-12);
+  EXPECT_NEAR(kda.state[1], gdn2.state[1], 1e-12);
+}
+
+TEST(RecurrentOracle, Rwkv7AddsWhatTheStateHadBeforeItDecayed) {
+  OneRow row{.problem = problem_of(RecurrentKind::rwkv7, Gates::given)};
+  row.token.gates = {std::log(0.5), std::log(0.25)};
+  row.token.erase = {1, 3}, row.token.write = {10, -20};
+  // S erase = 2 - 3 = -1; S = (1, -0.25) - (10, -20) + 5 (3, 4); o = S q
+  EXPECT_NEAR(row.take(), 6 + 2 * 39.75, 1e-12);
+  EXPECT_NEAR(row.state[0], 6, 1e-12);
+  EXPECT_NEAR(row.state[1], 39.75, 1e-12);
+}
+
 TEST(RecurrentOracle, AConvolutionSumsTheTokensOfAChannelAndSiluFollows) {
   const std::vector<double> weight{2, -1, 0.5}, inputs{3, 4, 2 * std::log(3.0) - 4};
   // 6 - 4 + ln 3 - 2 = ln 3, whose sigmoid is 3/4; with a bias of -ln 3 nothing is left
