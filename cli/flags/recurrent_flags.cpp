@@ -78,6 +78,8 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
     problem->output_gate = *output_gate;
   }
   if (auto ok = read_number("--tokens", flags.tokens, problem->tokens); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read_number("--norm-heads", flags.norm_heads, problem->norm_heads); !ok)
+    return tl::unexpected(ok.error());
   if (!flags.conv_width.empty()) {
     if (auto ok = read_number("--conv-width", flags.conv_width, problem->conv_width); !ok)
       return tl::unexpected(ok.error());
@@ -124,6 +126,8 @@ void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::st
       .add_option("--output-gate", flags.output_gate,
                   "Normalise the output, and multiply it by this function of z; default the model's, or none")
       ->type_name(names_of(kOutputGates, "|"));
+  command.add_option("--norm-heads", flags.norm_heads, "Heads of v that silu_first normalises together; default 1")
+      ->type_name("N");
   command.add_option("--tokens", flags.tokens, "Tokens of a request in a step, 1 to 16; default 1")->type_name("N");
   command
       .add_option("--conv-width", flags.conv_width,

@@ -73,6 +73,7 @@ void read_problem(const Json& object, RecurrentProblem& problem) {
   reader.read("gates", problem.gates, parse_gates);
   reader.read("normalises", problem.normalises);
   reader.read("output_gate", problem.output_gate, parse_output_gate);
+  reader.read("norm_heads", problem.norm_heads);
   reader.read("tokens", problem.tokens);
   reader.read("ragged", problem.ragged);
   reader.read("snapshots", problem.snapshots);

@@ -102,7 +102,13 @@ std::string_view to_string(Gates v) {
   return "given";
 }
 std::string_view to_string(OutputGate v) {
-  return v == OutputGate::none ? "none" : v == OutputGate::silu ? "silu" : "sigmoid";
+  switch (v) {
+    case OutputGate::none: return "none";
+    case OutputGate::silu: return "silu";
+    case OutputGate::sigmoid: return "sigmoid";
+    case OutputGate::silu_first: return "silu_first";
+  }
+  return "none";
 }
 std::string_view to_string(StateType v) { return v == StateType::fp32 ? "fp32" : "bf16"; }
 Result<RecurrentKind> parse_recurrent_kind(std::string_view text) { return parse_enum("kind", text, kRecurrentKinds); }
@@ -134,6 +140,14 @@ Result<void> validate(const RecurrentProblem& problem) {
   if (problem.tokens < 1 || problem.tokens > kMostRecurrentTokens)
     return fail(ErrorCode::unsupported, fmt::format("{} tokens a step", problem.tokens),
                 fmt::format("Give 1 to {}. Prompts are the engine's.", kMostRecurrentTokens));
+  if (problem.norm_heads < 1 || problem.v_heads % problem.norm_heads != 0)
+    return invalid_problem(fmt::format("{} heads of {} are normalised together", problem.norm_heads, problem.v_heads),
+                           "Give a number that divides v_heads.");
+  if (problem.norm_heads > 1 && problem.output_gate != OutputGate::silu_first)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{} heads are normalised together with the output gate {}", problem.norm_heads,
+                            to_string(problem.output_gate)),
+                "The gate silu_first has groups of heads.");
   if (problem.conv_width != 0 && (problem.conv_width < 2 || problem.conv_width > kMostConvWidth))
     return fail(ErrorCode::unsupported, fmt::format("conv_width is {}", problem.conv_width),
                 fmt::format("Give 2 to {}, or 0 where q, k and v have gone through it.", kMostConvWidth));
@@ -171,6 +185,11 @@ bool has_weights(const RecurrentProblem& problem) {
   return weight == UpdateWeight::beta || (weight == UpdateWeight::step && problem.gates == Gates::given);
 }
 
+std::int64_t norm_weights(const RecurrentProblem& problem) {
+  const bool of_all = problem.output_gate == OutputGate::silu_first;
+  return std::int64_t{problem.value_dim} * (of_all ? problem.v_heads : 1);
+}
+
 int conv_tokens(const RecurrentProblem& problem) {
   return problem.conv_width - 1 + (problem.snapshots ? problem.tokens - 1 : 0);
 }
@@ -189,20 +208,21 @@ std::string to_json(const RecurrentProblem& problem) {
                         {"value_dim", problem.value_dim},    {"dtype", to_string(problem.dtype)},
                         {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)},
                         {"normalises", problem.normalises},  {"output_gate", to_string(problem.output_gate)},
-                        {"tokens", problem.tokens},          {"ragged", problem.ragged},
-                        {"snapshots", problem.snapshots},    {"conv_width", problem.conv_width},
-                        {"keys_first", problem.keys_first}}
+                        {"norm_heads", problem.norm_heads},  {"tokens", problem.tokens},
+                        {"ragged", problem.ragged},          {"snapshots", problem.snapshots},
+                        {"conv_width", problem.conv_width},  {"keys_first", problem.keys_first}}
       .dump();
 }
 
 std::string describe(const RecurrentProblem& problem) {
   return fmt::format(
-      "{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
+      "{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
       problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype), to_string(problem.state),
       problem.keys_first ? "[K, V], " : "", to_string(problem.gates),
       problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
       problem.normalises ? ", L2 norm" : "",
       problem.output_gate == OutputGate::none ? "" : fmt::format(", RMSNorm x {}(z)", to_string(problem.output_gate)),
+      problem.norm_heads > 1 ? fmt::format(" over {} heads", problem.norm_heads) : "",
       problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "", problem.ragged ? ", ragged" : "",
       problem.snapshots ? ", snapshots" : "");
 }

@@ -62,9 +62,11 @@ std::span<const RecurrentUpdate> recurrent_updates();
 const RecurrentUpdate& update_of(RecurrentKind kind);
 
 /// What becomes of the output of a head: nothing, or it is divided by its root mean square and multiplied by a weight
-/// and by a function of z, silu (Qwen3-Next) or sigmoid (KDA).
-enum class OutputGate : std::uint8_t { none, silu, sigmoid };
-inline constexpr std::array kOutputGates{OutputGate::none, OutputGate::silu, OutputGate::sigmoid};
+/// and by a function of z, silu (Qwen3-Next) or sigmoid (KDA). With silu_first (Mamba-2) it is multiplied by silu(z)
+/// before the mean is taken, which is over norm_heads heads, and each head has weights of its own.
+enum class OutputGate : std::uint8_t { none, silu, sigmoid, silu_first };
+inline constexpr std::array kOutputGates{OutputGate::none, OutputGate::silu, OutputGate::sigmoid,
+                                         OutputGate::silu_first};
 
 /// What elements of the state are in memory. Arithmetic is in fp32.
 enum class StateType : std::uint8_t { fp32, bf16 };
@@ -96,6 +98,7 @@ struct RecurrentProblem {
   Gates gates = Gates::softplus;
   bool normalises = true;  ///< q and k are L2-normalised: x / sqrt(sum x^2 + eps)
   OutputGate output_gate = OutputGate::none;
+  int norm_heads = 1;       ///< heads of v that are normalised together, neighbours; more than one with silu_first only
   int tokens = 1;           ///< the most of a request in a step, 1..16
   bool ragged = false;      ///< each request has its own number of tokens
   bool snapshots = false;   ///< the state after each token is stored in a slot of its own, not only the last one
@@ -122,6 +125,9 @@ bool has_weights(const RecurrentProblem& problem);
 /// What the state of the short convolution has of each channel: the tokens that the next step needs, and with snapshots
 /// those that it may find not to be accepted.
 int conv_tokens(const RecurrentProblem& problem);
+
+/// Weights of the output's norm: of a head, or of all of them.
+std::int64_t norm_weights(const RecurrentProblem& problem);
 
 /// Bytes of one request's state, of all heads.
 std::int64_t state_bytes(const RecurrentProblem& problem);

@@ -15,16 +15,14 @@ namespace {
 /// needs others beside them.
 constexpr int kMostHeldRegisters = 176, kOtherRegisters = 56;
 
-/// CTAs that every GPU from sm_90 on takes as a cluster.
-constexpr int kMostCtasOfCluster = 8;
-
 /// Bytes of shared memory that a kernel may name.
 constexpr int kMostSharedBytes = 48 << 10;
 
 /// What a CTA has in shared memory: what comes out of a convolution in fp32, what goes into it, and sums of the output.
 int shared_bytes(const RecurrentSpec& spec) {
   const RecurrentProblem& problem = spec.problem;
-  const int sums = problem.output_gate == OutputGate::none ? 0 : 8 * problem.value_dim / spec.tunables.warp_rows;
+  const int warps = problem.norm_heads * problem.value_dim / spec.tunables.warp_rows,
+            sums = problem.output_gate == OutputGate::none ? 0 : 8 * warps;
   if (problem.conv_width == 0) return sums;
   const int channels = 2 * problem.key_dim + round_up(rows_of_cta(spec.tunables), 4);
   return sums + channels * (4 * problem.tokens + 2 * (problem.conv_width - 1 + problem.tokens)) + 16;
@@ -38,6 +36,13 @@ int convolving_registers(const RecurrentSpec& spec) {
             threads = 32 * spec.tunables.warps,
             channels = 2 * divide_up(problem.key_dim, threads) + divide_up(rows_of_cta(spec.tunables), threads);
   return state + channels * (2 * problem.conv_width + problem.tokens);
+}
+
+/// Every GPU from sm_90 on takes clusters of 8 CTAs. Those of data centres take 16 if asked to, which is for heads that
+/// are normalised together.
+int most_ctas_of_cluster(const RecurrentSpec& spec) {
+  if (spec.arch.major < 9) return 1;
+  return spec.problem.norm_heads > 1 && spec.arch.major <= 10 ? 16 : kPortableCtasOfCluster;
 }
 
 int held_registers(const RecurrentSpec& spec) {
@@ -62,8 +67,9 @@ void add_constants(SourceText& source, const RecurrentSpec& spec) {
   source.constant("int", "kKeyDim", fmt::format("{}, kValueDim = {}", problem.key_dim, problem.value_dim),
                   "K and V: columns and rows of a head's state");
   source.number("kOutputGate", static_cast<int>(problem.output_gate),
-                "the output is normalised, and gated: silu, sigmoid");
-  if (problem.output_gate != OutputGate::none && ctas_of_head(spec) > 1) source.define("LEAN_CLUSTER");
+                "the output is normalised, and gated: silu, sigmoid; silu first");
+  source.number("kNormHeads", problem.norm_heads, "heads that are normalised together");
+  if (ctas_of_cluster(spec) > 1) source.define("LEAN_CLUSTER");
   source.number("kStateBytes", bytes_of(problem.state), "of an element of the state in memory");
   source.flag("kKeysFirst", problem.keys_first, "a state lies [K, V] in memory, not [V, K]");
   source.number("kTokens", problem.tokens, "most tokens of a request");
@@ -118,6 +124,10 @@ std::string header_comment(const RecurrentSpec& spec) {
 int rows_of_cta(const RecurrentTunables& tunables) { return tunables.warps * tunables.warp_rows; }
 int ctas_of_head(const RecurrentSpec& spec) { return spec.problem.value_dim / rows_of_cta(spec.tunables); }
 
+int ctas_of_cluster(const RecurrentSpec& spec) {
+  return spec.problem.output_gate == OutputGate::none ? 1 : spec.problem.norm_heads * ctas_of_head(spec);
+}
+
 Result<void> validate(const RecurrentSpec& spec) {
   if (auto ok = validate(spec.problem); !ok) return ok;
   const RecurrentTunables& tunables = spec.tunables;
@@ -147,12 +157,11 @@ Result<void> validate(const RecurrentSpec& spec) {
     return fail(ErrorCode::unsupported,
                 fmt::format("{} warps of {} rows for {} rows of V", tunables.warps, rows, spec.problem.value_dim),
                 "the rows of a CTA divide V");
-  if (const int ctas = ctas_of_head(spec);
-      spec.problem.output_gate != OutputGate::none && ctas > (spec.arch.major < 9 ? 1 : kMostCtasOfCluster))
-    return fail(ErrorCode::unsupported,
-                fmt::format("an output that is gated, with {} CTAs a head on {}", ctas, to_string(spec.arch)),
-                spec.arch.major < 9 ? "before sm_90 a CTA has all rows of a head"
-                                    : "CTAs that share a head are a cluster of up to 8");
+  if (const int ctas = ctas_of_cluster(spec), fit = most_ctas_of_cluster(spec); ctas > fit)
+    return fail(
+        ErrorCode::unsupported,
+        fmt::format("an output that is normalised by {} CTAs together on {}", ctas, to_string(spec.arch)),
+        fit == 1 ? "before sm_90 a CTA has all of these rows" : fmt::format("they are a cluster of up to {}", fit));
   if (const int bytes = shared_bytes(spec); bytes > kMostSharedBytes)
     return fail(ErrorCode::unsupported, fmt::format("{} bytes of shared memory for a convolution", bytes),
                 "choose fewer rows of a CTA, or fewer tokens");
@@ -169,8 +178,10 @@ std::string kernel_name(const RecurrentSpec& spec) {
   const RecurrentTunables& tunables = spec.tunables;
   std::string arch = to_string(spec.arch);
   std::erase(arch, '_');
-  const std::string output =
-      problem.output_gate == OutputGate::none ? "" : fmt::format("_{}", to_string(problem.output_gate));
+  const std::string output = problem.output_gate == OutputGate::none
+                                 ? ""
+                                 : fmt::format("_{}{}", to_string(problem.output_gate),
+                                               problem.norm_heads > 1 ? std::to_string(problem.norm_heads) : "");
   const std::string convolution = problem.conv_width == 0 ? "" : fmt::format("_c{}", problem.conv_width);
   return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}{}{}_t{}{}{}_w{}x{}_l{}_o{}", arch,
                      to_string(problem.kind), to_string(problem.gates), to_string(problem.dtype),

@@ -33,6 +33,11 @@ int rows_of_cta(const RecurrentTunables& tunables);
 /// CTAs that share a head.
 int ctas_of_head(const RecurrentSpec& spec);
 
+/// CTAs that normalise an output together, a cluster; 1 without a norm.
+int ctas_of_cluster(const RecurrentSpec& spec);
+/// More than these must be asked for (CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED).
+inline constexpr int kPortableCtasOfCluster = 8;
+
 /// Whether a kernel of this spec can exist. Errors: those of validate(problem); invalid_argument, unsupported.
 Result<void> validate(const RecurrentSpec& spec);
 

@@ -33,8 +33,10 @@ typedef enum leanattn_gate_form {
  * in fp32. Before sm_90 this needs a value_dim of 32, 64 or 128. */
 typedef enum leanattn_output_gate {
   LEANATTN_OUTPUT_PLAIN = 0,
-  LEANATTN_OUTPUT_SILU = 1,   /* Qwen3-Next, Qwen3.5 */
-  LEANATTN_OUTPUT_SIGMOID = 2 /* KDA */
+  LEANATTN_OUTPUT_SILU = 1,      /* Qwen3-Next, Qwen3.5 */
+  LEANATTN_OUTPUT_SIGMOID = 2,   /* KDA */
+  LEANATTN_OUTPUT_SILU_FIRST = 3 /* Mamba-2: x = o * silu(z), then x / sqrt(mean x^2 + output_eps) * norm_weight, with
+                                    the mean over norm_heads heads, and norm_weight [v_heads, value_dim] */
 } leanattn_output_gate;
 
 /* Element type of the state in memory. Arithmetic is in fp32. */
@@ -63,6 +65,10 @@ typedef struct leanattn_recurrent_layer {
   int32_t flags;      /* LEANATTN_RECURRENT_* */
   int32_t output;     /* leanattn_output_gate */
   int32_t conv_width; /* tokens of the short convolution that q, k and v go through first, 2 to 4; 0: none */
+  int32_t norm_heads; /* LEANATTN_OUTPUT_SILU_FIRST: neighbouring heads that are normalised together; 0: 1. Beyond 1
+                         from sm_90 on, and as many CTAs of value_dim rows at most as a cluster has: 8, or 16 on sm_90
+                         and sm_100 */
+  int32_t reserved;
 } leanattn_recurrent_layer;
 
 /* Everything is 0 but struct_size. Set the heads and dims at least. */
@@ -72,14 +78,14 @@ static inline void leanattn_recurrent_layer_init(leanattn_recurrent_layer* layer
 }
 
 /* The short convolution of the channels of q (qk_heads * key_dim), of k, or of v (v_heads * value_dim): a channel of a
- * token becomes silu(bias + sum of weight * input) over its last conv_width tokens. The state has the inputs before those
- * of the step, the newest last: conv_width - 1 of them, and with snapshots tokens - 1 more, of which the next step begins
- * at number accepted - 1. It is changed in place, or goes to out_slots; with snapshots it lies in entry 0 of a request's
- * slots. Parts of packed arrays are pointers to their first channels. */
+ * token becomes silu(bias + sum of weight * input) over its last conv_width tokens. The state has the inputs before
+ * those of the step, the newest last: conv_width - 1 of them, and with snapshots tokens - 1 more, of which the next
+ * step begins at number accepted - 1. It is changed in place, or goes to out_slots; with snapshots it lies in entry 0
+ * of a request's slots. Parts of packed arrays are pointers to their first channels. */
 typedef struct leanattn_short_conv {
-  const void* weight; /* [channels, conv_width], in dtype, the newest token's last */
-  const void* bias;   /* [channels], in dtype; or null */
-  void* state;        /* [slot_count, channels, tokens] by the strides, in dtype */
+  const void* weight;                                /* [channels, conv_width], in dtype, the newest token's last */
+  const void* bias;                                  /* [channels], in dtype; or null */
+  void* state;                                       /* [slot_count, channels, tokens] by the strides, in dtype */
   int64_t slot_stride, channel_stride, token_stride; /* in elements; 0: dense */
 } leanattn_short_conv;
 
@@ -88,18 +94,18 @@ typedef struct leanattn_short_conv {
  * short convolution. Rows of q and k begin at multiples of 16 bytes, unless they go through the convolution here. */
 typedef struct leanattn_recurrent_args {
   size_t struct_size;
-  const void* q;            /* [tokens, qk_heads, key_dim] by q_stride */
-  const void* k;            /* [tokens, qk_heads, key_dim] by k_stride */
-  const void* v;            /* [tokens, v_heads, value_dim] by v_stride */
-  const void* a;            /* gates by a_stride: [tokens, v_heads], but kda, gla, gdn2 and rwkv7 [tokens, v_heads, key_dim]; fp32 if
-                               they are given, else dtype; constant gates: null */
-  const void* b;            /* likewise [tokens, v_heads] by b_stride: what beta is made of, or beta; mamba2 with
-                               given gates: dt. Otherwise null */
+  const void* q; /* [tokens, qk_heads, key_dim] by q_stride */
+  const void* k; /* [tokens, qk_heads, key_dim] by k_stride */
+  const void* v; /* [tokens, v_heads, value_dim] by v_stride */
+  const void* a; /* gates by a_stride: [tokens, v_heads], but kda, gla, gdn2 and rwkv7 [tokens, v_heads, key_dim]; fp32
+                    if they are given, else dtype; constant gates: null */
+  const void* b; /* likewise [tokens, v_heads] by b_stride: what beta is made of, or beta; mamba2 with
+                    given gates: dt. Otherwise null */
   const float* a_log;       /* [v_heads]; given gates: null */
   const float* dt_bias;     /* as one token of a; or null: zeros */
   const float* skip;        /* [v_heads]: D of mamba2. Otherwise null */
   const void* z;            /* gated output: [tokens, v_heads, value_dim] by z_stride, in dtype. Otherwise null */
-  const float* norm_weight; /* gated output: [value_dim]. Otherwise null */
+  const float* norm_weight; /* gated output: [value_dim], or [v_heads, value_dim]. Otherwise null */
   void* state;              /* [slot_count, v_heads, value_dim, key_dim] by state_stride, aligned to 16 bytes; with
                                LEANATTN_RECURRENT_KEYS_FIRST [slot_count, v_heads, key_dim, value_dim] */
   void* o;                  /* [tokens, v_heads, value_dim] by o_stride; zeros of a request with a null slot */
@@ -122,14 +128,14 @@ typedef struct leanattn_recurrent_args {
   float output_eps;  /* of a gated output; 0: 1e-6 */
   int32_t reserved;
   leanattn_short_conv q_conv, k_conv, v_conv; /* of layers with a conv_width */
-  const void* erase; /* gdn2: [tokens, v_heads, key_dim] by erase_stride, in dtype: what the state has at k times sigmoid of
-                        it, or it itself with given gates, is taken out. rwkv7: vectors at which the state is read before
-                        it decays. Otherwise null */
+  const void* erase; /* gdn2: [tokens, v_heads, key_dim] by erase_stride, in dtype: what the state has at k times
+                        sigmoid of it, or it itself with given gates, is taken out. rwkv7: vectors at which the state is
+                        read before it decays. Otherwise null */
   const void* write; /* gdn2: [tokens, v_heads, value_dim] by write_stride: v is multiplied with the same of it. rwkv7:
                         [tokens, v_heads, key_dim], where what was read is added. Otherwise null */
   int64_t erase_stride, write_stride;
-  uint32_t* readers; /* the same: [batch, qk_heads], all zero before the first launch, as each launch leaves it; launches
-                        that may run at the same time have memory of their own */
+  uint32_t* readers; /* the same: [batch, qk_heads], all zero before the first launch, as each launch leaves it;
+                        launches that may run at the same time have memory of their own */
 } leanattn_recurrent_args;
 
 /* Everything is 0 but struct_size. */

@@ -34,7 +34,8 @@ enum class GateForm : std::int32_t {
 enum class HeadOutput : std::int32_t {
   plain = LEANATTN_OUTPUT_PLAIN,
   silu = LEANATTN_OUTPUT_SILU,
-  sigmoid = LEANATTN_OUTPUT_SIGMOID
+  sigmoid = LEANATTN_OUTPUT_SIGMOID,
+  silu_first = LEANATTN_OUTPUT_SILU_FIRST
 };
 
 /// Element type of the state in memory.
@@ -51,6 +52,7 @@ struct RecurrentLayer {
   DataType dtype = DataType::bf16;                  ///< of q, k, v and o
   StateFormat state = StateFormat::fp32;            ///< of elements of the state in memory
   HeadOutput output = HeadOutput::plain;            ///< what becomes of the output
+  int norm_heads = 1;                               ///< heads that are normalised together
   int tokens = 1;                                   ///< the most of a request in a step, 1 to 16
   bool normalise = true;                            ///< q and k are L2-normalised
   bool ragged = false;                              ///< each request has its own number of tokens
@@ -85,6 +87,7 @@ class RecurrentPlan {
     c_layer.state = static_cast<std::int32_t>(layer.state);
     c_layer.output = static_cast<std::int32_t>(layer.output);
     c_layer.tokens = layer.tokens, c_layer.conv_width = layer.conv_width;
+    c_layer.norm_heads = layer.norm_heads;
     c_layer.flags =
         (layer.normalise ? LEANATTN_RECURRENT_NORMALISE : 0) | (layer.ragged ? LEANATTN_RECURRENT_RAGGED : 0) |
         (layer.snapshots ? LEANATTN_RECURRENT_SNAPSHOTS : 0) | (layer.keys_first ? LEANATTN_RECURRENT_KEYS_FIRST : 0);

@@ -29,7 +29,8 @@ constexpr Name kGateForms[] = {{"given", LEANATTN_GATES_GIVEN},
                                {"bounded", LEANATTN_GATES_BOUNDED},
                                {"constant", LEANATTN_GATES_CONSTANT}};
 
-constexpr Name kOutputs[] = {{"silu", LEANATTN_OUTPUT_SILU}, {"sigmoid", LEANATTN_OUTPUT_SIGMOID}};
+constexpr Name kOutputs[] = {
+    {"silu", LEANATTN_OUTPUT_SILU}, {"sigmoid", LEANATTN_OUTPUT_SIGMOID}, {"silu_first", LEANATTN_OUTPUT_SILU_FIRST}};
 
 /// The tensors of one call, which live until its launch is enqueued.
 class Tensors {
@@ -182,7 +183,7 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
                      nb::handle normalise, nb::handle snapshots, nb::handle first_slot, nb::handle scale,
                      nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle conv_weight,
                      nb::handle conv_bias, nb::handle conv_state, nb::handle conv_readers, nb::handle keys_first,
-                     nb::handle erase, nb::handle write, nb::handle stream, nb::handle engine) {
+                     nb::handle erase, nb::handle write, nb::handle norm_heads, nb::handle stream, nb::handle engine) {
   const Stream on = find_stream(stream, q);
   Tensors tensors(on.handle);
   RecurrentLayer layer;
@@ -289,7 +290,9 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
     for (int i = 0; i < 3; ++i) gate.require_extent(i, values.extent(i), "of v");
     args.z = gate.data(), args.z_stride = gate.launch_stride(0);
   }
-  args.norm_weight = tensors.read_vector(norm_weight, "norm_weight", layer.value_dim);
+  layer.norm_heads = int_of(norm_heads, "norm_heads");
+  const int heads_of_weights = layer.output == HeadOutput::silu_first ? layer.v_heads : 1;
+  args.norm_weight = tensors.read_vector(norm_weight, "norm_weight", std::int64_t{heads_of_weights} * layer.value_dim);
   if (given(output_eps)) args.output_eps = static_cast<float>(float_of(output_eps, "output_eps"));
   if (given(scale)) args.scale = static_cast<float>(float_of(scale, "scale"));
   if (given(norm_eps)) args.norm_eps = static_cast<float>(float_of(norm_eps, "norm_eps"));
@@ -335,7 +338,7 @@ void bind_recurrent(nb::module_& module) {
       nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("conv_weight") = nb::none(),
       nb::arg("conv_bias") = nb::none(), nb::arg("conv_state") = nb::none(), nb::arg("conv_readers") = nb::none(),
       nb::arg("keys_first").none() = false, nb::arg("erase") = nb::none(), nb::arg("write") = nb::none(),
-      nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::arg("norm_heads").none() = 1, nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
       nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
               "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
               "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
@@ -346,7 +349,7 @@ void bind_recurrent(nb::module_& module) {
               "norm_eps: float | None = None, output_eps: float | None = None, lower_bound: float | None = None, "
               "conv_weight: typing.Any = None, conv_bias: typing.Any = None, conv_state: typing.Any = None, "
               "conv_readers: typing.Any = None, keys_first: bool = False, "
-              "erase: typing.Any = None, write: typing.Any = None, stream: typing.Any = None, "
+              "erase: typing.Any = None, write: typing.Any = None, norm_heads: int = 1, stream: typing.Any = None, "
               "engine: Engine | None = None) -> typing.Any"),
       R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
 
@@ -365,7 +368,9 @@ a, b       [tokens, v_heads], for kda, gla, gdn2 and rwkv7 a is [tokens, v_heads
            the type of q; given gates: logarithms of factors, and weights, in fp32
 a_log      [v_heads], fp32; dt_bias: one token's a, fp32; skip: D of mamba2, [v_heads], fp32
 z          [tokens, v_heads, value_dim], in the type of q: the output of each head is divided by its root mean square (with
-           output_eps, 1e-6), multiplied by norm_weight, [value_dim] in fp32, and by output_gate of z, silu or sigmoid
+           output_eps, 1e-6), multiplied by norm_weight, [value_dim] in fp32, and by output_gate of z, silu or sigmoid.
+           silu_first, as Mamba-2: it is multiplied by silu of z first, then divided by the root mean square over
+           norm_heads neighbouring heads, and norm_weight is [v_heads, value_dim]
 out        a tensor for the result
 out_slots  as slots: where states go instead of back
 accepted   with snapshots: [requests], int32, tokens of the step before that were accepted: the state of a request is

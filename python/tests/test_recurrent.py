@@ -181,6 +181,17 @@ def test_a_convolution_that_cannot_be_launched_is_refused_by_name(engine, change
     assert fake.recurrent_arguments() is None
 
 
+def test_heads_that_are_normalised_together(engine):
+    z, weight = FakeTensor((REQUESTS, V_HEADS, VALUE_DIM)), FakeTensor((V_HEADS, VALUE_DIM), "fp32")
+    gate = {"z": z, "output_gate": "silu_first", "norm_heads": 2}
+    _, arrived, kernel = stepped(engine, **inputs(norm_weight=weight, **gate))
+    assert arrived["norm_weight"] == weight.data and "_silu_first2_" in kernel
+    with pytest.raises(leanattn.Error, match="norm_weight has 128 elements, not 512"):
+        leanattn.recurrent(**inputs(norm_weight=FakeTensor((VALUE_DIM,), "fp32"), **gate), engine=engine)
+    with pytest.raises(leanattn.Error, match="3 heads of 4"):
+        leanattn.recurrent(**inputs(norm_weight=weight, **{**gate, "norm_heads": 3}), engine=engine)
+
+
 def test_no_request_enqueues_nothing(engine):
     empty = inputs(tokens=0, slots=FakeTensor((0,), "int32"))
     result = leanattn.recurrent(**empty, engine=engine)

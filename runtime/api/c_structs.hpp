@@ -46,7 +46,7 @@ template <>
 inline constexpr std::size_t kFirstSize<leanattn_tuned_shape> = 64;
 
 template <>
-inline constexpr std::size_t kFirstSize<leanattn_recurrent_layer> = 56;
+inline constexpr std::size_t kFirstSize<leanattn_recurrent_layer> = 64;
 template <>
 inline constexpr std::size_t kFirstSize<leanattn_recurrent_args> = 424;
 

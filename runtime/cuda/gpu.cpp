@@ -316,9 +316,9 @@ Result<LoadedSource> LoadedSource::load(const CompiledKernel& compiled) {
   return source;
 }
 
-Result<CUfunc_st*> LoadedSource::function(const std::string& name, int max_shared_bytes) const {
+Result<CUfunc_st*> LoadedSource::function(const std::string& name, int max_shared_bytes, bool large_clusters) const {
   return load_function(library_.get(), name, max_shared_bytes,
-                       max_shared_bytes > 0 ? CarveOut::largest_shared : CarveOut::automatic);
+                       max_shared_bytes > 0 ? CarveOut::largest_shared : CarveOut::automatic, large_clusters);
 }
 
 Result<void> launch(CUfunc_st* function, const LaunchDims& dims, CUstream_st* stream, void** params) {

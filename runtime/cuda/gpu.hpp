@@ -190,8 +190,9 @@ class LoadedSource {
   /// Errors: no_driver, driver_too_old, load_failed, out_of_memory, context_lost.
   static Result<LoadedSource> load(const CompiledKernel& compiled);
   /// The kernel of this `extern "C"` name, which may be launched with up to `max_shared_bytes` of dynamic shared
-  /// memory. It is valid as long as this object. Errors: not_found, load_failed, context_lost.
-  Result<CUfunc_st*> function(const std::string& name, int max_shared_bytes = 0) const;
+  /// memory, and has clusters of more than 8 CTAs if `large_clusters`. It is valid as long as this object. Errors:
+  /// not_found, load_failed, context_lost.
+  Result<CUfunc_st*> function(const std::string& name, int max_shared_bytes = 0, bool large_clusters = false) const;
 
  private:
   std::unique_ptr<CUlib_st, gpu_detail::UnloadLibrary> library_;

@@ -45,7 +45,8 @@ Result<CUlib_st*> load_cubin(const std::vector<std::uint8_t>& cubin) {
   return library;
 }
 
-Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int max_shared_bytes, CarveOut carve_out) {
+Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int max_shared_bytes, CarveOut carve_out,
+                                 bool large_clusters) {
   const auto opened = driver();
   if (!opened) return tl::unexpected(opened.error());
   const DriverApi& api = **opened;
@@ -69,6 +70,10 @@ Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int
   if (carve_out == CarveOut::largest_shared) {
     const auto ok = set(CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, CU_SHAREDMEM_CARVEOUT_MAX_SHARED);
     if (!ok) return tl::unexpected(ok.error());
+  }
+  if (large_clusters) {
+    if (const auto ok = set(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1); !ok)
+      return tl::unexpected(ok.error());
   }
   // With CUDA_MODULE_LOADING=LAZY, it is this query of an attribute that loads the code onto the GPU.
   int registers = 0;

@@ -27,7 +27,8 @@ Result<CUlib_st*> load_cubin(const std::vector<std::uint8_t>& cubin);
 /// The kernel `name` of a library, for the current context. It may be launched with up to `max_shared_bytes` of dynamic
 /// shared memory. It is loaded completely, so that even its first launch may be captured. Errors: not_found, those of
 /// load_cubin.
-Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int max_shared_bytes, CarveOut carve_out);
+Result<CUfunc_st*> load_function(CUlib_st* library, const std::string& name, int max_shared_bytes, CarveOut carve_out,
+                                 bool large_clusters = false);
 
 }  // namespace v1
 }  // namespace leanattn

@@ -17,7 +17,8 @@ Result<RecurrentKernel> RecurrentKernel::prepare(const EmittedRecurrent& emitted
   auto source = LoadedSource::load(*compiled);
   if (!source) return tl::unexpected(source.error());
   RecurrentKernel kernel(emitted.spec, *std::move(source));
-  const auto function = kernel.source_.function(emitted.entry);
+  const auto function =
+      kernel.source_.function(emitted.entry, 0, ctas_of_cluster(emitted.spec) > kPortableCtasOfCluster);
   if (!function) return tl::unexpected(function.error());
   kernel.function_ = *function;
   kernel.resources_ = compiled->resources;

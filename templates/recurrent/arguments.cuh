@@ -27,7 +27,7 @@ struct LeanRecurrentArgs {
   const float* dt_bias;      // as one token of a: added to it; or null
   const float* skip;         // [v heads]: D; or null
   const void* z;             // [tokens, v heads, V] by z_stride: what the output is gated with; or null
-  const float* norm_weight;  // [V]: of the output's norm; or null
+  const float* norm_weight;  // [V]: of the output's norm, or [v heads, V]; or null
   char* state;               // [slots, v heads, V, K], or [.., K, V], by state_stride; 16-byte aligned
   void* o;                   // [tokens, v heads, V] by o_stride
   const int* out_slots;      // as slots: where states go; or null: back to where they were, or to slots with snapshots

@@ -1,8 +1,7 @@
 // recurrent/output.cuh -- how the output of a token is written: as it is, or normalised over the rows of V and gated,
-// for which the CTAs that share a head, a cluster then, tell each other their sums of squares.
-constexpr int kOutputSilu = 1;
-constexpr bool kGatesOutput = kOutputGate != 0;
-constexpr int kHeadWarps = kValueDim / kWarpRows;  // of all CTAs that share a head
+// for which the CTAs that share a head, or heads that are normalised together, are a cluster and tell each other their
+// sums of squares.
+constexpr int kNormWarps = kNormHeads * kValueDim / kWarpRows, kNormCtas = kNormHeads * kHeadCtas;  // of a norm
 
 // The sum over the lanes of a warp.
 LEAN_DEVICE float sum_of_warp(float x) {
@@ -23,22 +22,29 @@ LEAN_DEVICE void sync_cluster() {
   wait_for_cluster();
 }
 
-// What to divide by, squared: the mean over the rows of a head, of which each lane gives one. `t` counts tokens.
+// What to divide by, squared: the mean over the rows of the norm's heads, of which each lane gives one. `t` counts
+// tokens.
 LEAN_DEVICE float mean_square(int t, float square) {
-  __shared__ float squares[2][kHeadWarps];  // of all warps of the head, for two tokens in turn
+  __shared__ float squares[2][kNormWarps];  // of all warps of the norm, for two tokens in turn
   const float mine = sum_of_warp(square);
-  const int lane = threadIdx.x % 32, warp = blockIdx.x * kWarps + threadIdx.x / 32;
-  if constexpr (kHeadCtas == 1) {
+  const int cta = kNormHeads == 1 ? blockIdx.x : blockIdx.y % kNormHeads * kHeadCtas + blockIdx.x;
+  const int lane = threadIdx.x % 32, warp = cta * kWarps + threadIdx.x / 32;
+  if constexpr (kNormCtas == 1) {
     if (lane == 0) squares[t % 2][warp] = mine;
     __syncthreads();
   } else {
     if (t == 0) wait_for_cluster();  // until all of its CTAs run
-    if (lane < kHeadCtas) store_at_cta(shared_address(&squares[t % 2][warp]), lane, mine);
+    if (lane < kNormCtas) store_at_cta(shared_address(&squares[t % 2][warp]), lane, mine);
     sync_cluster();
   }
   float sum = 0.0f;
-  LEAN_UNROLL for (int i = 0; i < kHeadWarps; i++) sum += squares[t % 2][i];
-  return sum * (1.0f / kValueDim);
+  if constexpr (kNormWarps <= 32) {
+    LEAN_UNROLL for (int i = 0; i < kNormWarps; i++) sum += squares[t % 2][i];
+  } else {
+    for (int i = lane; i < kNormWarps; i += 32) sum += squares[t % 2][i];
+    sum = sum_of_warp(sum);
+  }
+  return sum * (1.0f / (kNormHeads * kValueDim));
 }
 
 // Each row is written by one of its lanes, neighbouring rows by neighbouring lanes. So much of o is a lane's.
@@ -48,9 +54,13 @@ LEAN_DEVICE float own_output(const Place& place, const float (&o)[kLaneRows]) {
   return mine;
 }
 
-LEAN_DEVICE float gated(const LeanRecurrentArgs& args, float o, float weight, float z, float mean_square) {
-  const float gate = kOutputGate == kOutputSilu ? z * sigmoid(z) : sigmoid(z);
-  return o * reciprocal_root(mean_square + args.output_eps) * weight * gate;
+LEAN_DEVICE float gated(const LeanRecurrentArgs& args, int t, float o, float weight, float z) {
+  const float gate = kOutputGate == kOutputSigmoid ? sigmoid(z) : z * sigmoid(z);
+  if constexpr (kOutputGate == kOutputSiluFirst) {
+    o *= gate;
+    return o * reciprocal_root(mean_square(t, o * o) + args.output_eps) * weight;
+  }
+  return o * reciprocal_root(mean_square(t, o * o) + args.output_eps) * weight * gate;
 }
 
 LEAN_DEVICE void store_output(const LeanRecurrentArgs& args, const Place& place, i64 token, float mine) {

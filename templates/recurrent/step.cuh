@@ -96,10 +96,10 @@ LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Update& u
 
 extern "C" __global__ void
 #if defined(LEAN_CLUSTER)
-__cluster_dims__(kHeadCtas)
+__cluster_dims__(kHeadCtas, kNormHeads)
 #endif
     __launch_bounds__(kWarps * 32, kCtasPerSm) KERNEL_NAME(const __grid_constant__ LeanRecurrentArgs args) {
-  if constexpr (kGatesOutput && kHeadCtas > 1) arrive_in_cluster();
+  if constexpr (kGatesOutput && kNormCtas > 1) arrive_in_cluster();
   const Place place = place_of_thread();
   const int lane = threadIdx.x % 32;
   // A state waits for its slot alone, so slots and the number of tokens are on their way together. Lane t has entry t.
@@ -161,7 +161,7 @@ __cluster_dims__(kHeadCtas)
       if (!is_null(args, to)) store_state(state, state_at(args, place, to));
     }
     if constexpr (kGatesOutput) {
-      mine = gated(args, mine, head.norm_weight, Element::unpack(taken.z).x, mean_square(t, mine * mine));
+      mine = gated(args, t, mine, head.norm_weight, Element::unpack(taken.z).x);
       store_output(args, place, first_token + t, mine);
     }
   }

@@ -4,6 +4,9 @@
 constexpr bool kGatesAreElements = kGates == kGatesSoftplus || kGates == kGatesBounded;  // of q's type
 constexpr bool kBringsGates = kDecay != kDecayNone && kGates != kGatesConstant;
 constexpr bool kBringsWeight = kWeight == kWeightBeta || (kWeight == kWeightStep && kGates == kGatesGiven);
+constexpr int kOutputSigmoid = 2;
+constexpr int kOutputSiluFirst = 3;
+constexpr bool kGatesOutput = kOutputGate != 0;
 
 // A load that the compiler leaves where it is: in front of the wait for the slot.
 template <class T>
@@ -63,8 +66,9 @@ LEAN_DEVICE Head load_head(const LeanRecurrentArgs& args, const Place& place) {
   head.a_log = head.skip = head.norm_weight = 0.0f;
   if constexpr (kGates != kGatesGiven) head.a_log = load_number(args.a_log + place.head);
   if constexpr (kSkip) head.skip = load_number(args.skip + place.head);
-  if constexpr (kOutputGate != 0) {
-    if (place.lane < kLaneRows) head.norm_weight = load_number(args.norm_weight + place.row + place.lane);
+  if constexpr (kGatesOutput) {
+    const int first = kOutputGate == kOutputSiluFirst ? place.head * kValueDim : 0;
+    if (place.lane < kLaneRows) head.norm_weight = load_number(args.norm_weight + first + place.row + place.lane);
   }
   LEAN_UNROLL for (int i = 0; i < kDecays; i++) {
     head.bias[i] = 0.0f;
@@ -117,7 +121,7 @@ LEAN_DEVICE Token load_token(const LeanRecurrentArgs& args, const Place& place, 
   x.weight = 0;
   if constexpr (kBringsWeight) x.weight = load_gate(args.b, token * args.b_stride + place.head);
   x.z = 0;
-  if constexpr (kOutputGate != 0) {
+  if constexpr (kGatesOutput) {
     const i64 row = token * args.z_stride + place.head * kValueDim + place.row + place.lane;
     if (place.lane < kLaneRows) x.z = load_input<unsigned short>((const unsigned short*)args.z + row);
   }

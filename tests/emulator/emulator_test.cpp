@@ -418,10 +418,25 @@ TEST_F(PlantedRecurrentFaults, ANormWithoutTheOtherCtasOfTheHead) {
   RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 3);
   spec.problem.output_gate = OutputGate::silu;
   EXPECT_EQ(check(spec), "");
-  EXPECT_NE(check(spec, "if (lane < kHeadCtas) store", "if (lane == blockIdx.x) store"), "");
+  EXPECT_NE(check(spec, "if (lane < kNormCtas) store", "if (lane == blockIdx.x) store"), "");
   EXPECT_NE(check(spec, "squares[t % 2][warp]), lane", "squares[0][warp]), lane"), "")
       << "a token that was not waited for";
   EXPECT_NE(check(spec, "sync_cluster();", ""), "");
+}
+
+TEST_F(PlantedRecurrentFaults, ANormWithoutTheOtherHeads) {
+  RecurrentSpec spec = spec_of(RecurrentKind::mamba2, 3);
+  spec.problem.output_gate = OutputGate::silu_first, spec.problem.norm_heads = 2;
+  EXPECT_EQ(check(spec), "");
+  EXPECT_NE(check(spec, "blockIdx.y % kNormHeads * kHeadCtas + blockIdx.x", "blockIdx.x"), "");
+  EXPECT_NE(check(spec, "1.0f / (kNormHeads * kValueDim)", "1.0f / kValueDim"), "");
+  EXPECT_NE(check(spec, "place.head * kValueDim : 0", "0 : 0"), "") << "weights of the first head";
+  // More warps than a warp has lanes.
+  spec.problem.v_heads = 16, spec.problem.norm_heads = 16, spec.problem.value_dim = 32, spec.problem.tokens = 1;
+  spec.problem.snapshots = false;
+  spec.tunables = {.warps = 4, .warp_rows = 8, .row_lanes = 8};
+  EXPECT_EQ(check(spec), "");
+  EXPECT_NE(check(spec, "i < kNormWarps; i += 32", "i < 32; i += 32"), "");
 }
 
 TEST_F(PlantedRecurrentFaults, ANullSlotThatIsTakenForReal) {

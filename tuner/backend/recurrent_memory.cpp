@@ -67,7 +67,7 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.conv_weights_, conv_row * problem.conv_width * 2},
       {&memory.readers_, std::int64_t{4} * batch * problem.qk_heads},
       {&memory.constants_,
-       std::int64_t{4} * (gates_of_token(problem) + std::int64_t{2} * problem.v_heads + problem.value_dim)}};
+       std::int64_t{4} * (gates_of_token(problem) + std::int64_t{2} * problem.v_heads + norm_weights(problem))}};
   for (const auto& [buffer, bytes] : sizes) {
     auto allocated = DeviceBuffer::allocate(bytes);
     if (!allocated) return tl::unexpected(allocated.error());

@@ -115,7 +115,7 @@ void RecurrentCase::draw() {
        [&] { return static_cast<float>(constant ? -std::exp(uniform(-7, 0)) : uniform(-2, 2)); });
   if (problem_.output_gate != OutputGate::none) {
     fill(z_, rows() * v_stride_, [&] { return element(-4, 4); });
-    fill(norm_weight_, problem_.value_dim, [&] { return static_cast<float>(uniform(0.5, 2)); });
+    fill(norm_weight_, norm_weights(problem_), [&] { return static_cast<float>(uniform(0.5, 2)); });
   }
   fill(skip_, problem_.v_heads, [&] { return static_cast<float>(uniform(-1, 1)); });
   if (const Erasure erasure = update_of(problem_.kind).erasure; erasure >= Erasure::channels) {
@@ -259,14 +259,26 @@ void RecurrentCase::take_tokens(const Inputs<Real>& inputs, int request, int h, 
     const std::span<Real> o =
         std::span(out.o).subspan((static_cast<std::size_t>(token * problem_.v_heads) + head) * values, values);
     take_token<Real>(problem_, of_kind, token_of<Real>(inputs, t, token, h), state, o);
-    if (problem_.output_gate != OutputGate::none) {
-      const std::vector<Real> z = values_of<Real>(z_.host, value_at(token, h), problem_.value_dim),
-                              weight(norm_weight_.host.begin(), norm_weight_.host.end());
-      gate_output<Real>(problem_, output_eps_, weight, z, o);
-    }
     const int to = slot_after(request, t);
     for (std::ptrdiff_t i = 0; i < of_head && !is_null(to); ++i)
       at_slot(to)[turned(i)] = state[static_cast<std::size_t>(i)];
+  }
+}
+
+template <class Real>
+void RecurrentCase::gate_outputs(int request, int launch, Expected<Real>& out) const {
+  const std::int64_t of_norm = std::int64_t{problem_.norm_heads} * problem_.value_dim;
+  const std::vector<Real> weights(norm_weight_.host.begin(), norm_weight_.host.end());
+  for (int t = 0; t < tokens_of(request); ++t) {
+    const std::int64_t token = first_token(request, launch) + t;
+    for (int head = 0; head < problem_.v_heads; head += problem_.norm_heads) {
+      const std::vector<Real> z = values_of<Real>(z_.host, value_at(token, head), of_norm);
+      const auto at = static_cast<std::size_t>((token * problem_.v_heads + head) * problem_.value_dim),
+                 count = static_cast<std::size_t>(of_norm);
+      const std::size_t first = weights.size() > count ? static_cast<std::size_t>(head * problem_.value_dim) : 0;
+      gate_output<Real>(problem_, output_eps_, std::span(weights).subspan(first, count), z,
+                        std::span(out.o).subspan(at, count));
+    }
   }
 }
 
@@ -283,6 +295,7 @@ RecurrentCase::Expected<Real> RecurrentCase::expected() const {
       if (is_null(start_slot(request))) continue;
       const Inputs<Real> inputs = inputs_of<Real>(request, launch, out);
       for (int head = 0; head < problem_.v_heads; ++head) take_tokens(inputs, request, head, launch, out);
+      if (problem_.output_gate != OutputGate::none) gate_outputs(request, launch, out);
       for (std::size_t part = 0; part < inputs.size() && problem_.conv_width > 0; ++part) {
         const auto [rows, stride] = rows_of(part);
         convolution_.take(part, out.conv_states, conv_request(request, launch), rows, stride);

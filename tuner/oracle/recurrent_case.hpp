@@ -82,6 +82,8 @@ class RecurrentCase {
   template <class Real>
   void take_tokens(const Inputs<Real>& inputs, int request, int head, int launch, Expected<Real>& out) const;
   template <class Real>
+  void gate_outputs(int request, int launch, Expected<Real>& out) const;
+  template <class Real>
   Expected<Real> expected() const;
 
   /// Outputs are near the oracle's, those of null slots are zero, and what no token has stays poisoned.

@@ -69,16 +69,18 @@ Real convolve(std::span<const Real> weight, Real bias, std::span<const Real> inp
   return sum * detail::sigmoid(sum);
 }
 
-/// What becomes of a head's output where it is gated.
+/// What becomes of the output of a head, or of those that are normalised together, where it is gated.
 template <class Real>
 void gate_output(const RecurrentProblem& problem, Real eps, std::span<const Real> weight, std::span<const Real> z,
                  std::span<Real> o) {
+  const bool first = problem.output_gate == OutputGate::silu_first;
+  for (std::size_t i = 0; i < o.size() && first; ++i) o[i] *= z[i] * detail::sigmoid(z[i]);
   Real squares = 0;
   for (const Real each : o) squares += each * each;
   const Real root = std::sqrt(squares / static_cast<Real>(o.size()) + eps);
   for (std::size_t i = 0; i < o.size(); ++i) {
     const Real gate = detail::sigmoid(z[i]) * (problem.output_gate == OutputGate::silu ? z[i] : 1);
-    o[i] = o[i] / root * weight[i] * gate;
+    o[i] = o[i] / root * weight[i] * (first ? 1 : gate);
   }
 }
 

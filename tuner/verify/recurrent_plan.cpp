@@ -35,7 +35,9 @@ RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType 
   problem.dtype = number % 5 == 4 ? DType::fp16 : DType::bf16;
   problem.state = state, problem.gates = gates;
   if (number % 7 == 6) problem.normalises = !problem.normalises;
-  problem.output_gate = kOutputGates[number % 4 == 3 ? 1 + number / 4 % 2 : 0];
+  problem.output_gate = kOutputGates[number % 4 == 3 ? 1 + number / 4 % 3 : 0];
+  // Before sm_90 a CTA normalises alone.
+  if (problem.output_gate == OutputGate::silu_first && arch.major >= 9) problem.norm_heads = v_heads;
   problem.tokens = tokens;
   problem.ragged = number % 3 == 1;
   problem.snapshots = tokens > 1 && number % 8 < 4;

@@ -28,6 +28,8 @@ std::vector<RecurrentSpec> recurrent_matrix(Arch arch) {
         problem.state = tokens > 1 ? StateType::bf16 : StateType::fp32;
         problem.output_gate = tokens > 1 ? OutputGate::silu : OutputGate::none;
         problem.conv_width = update.gates.front() == gates ? 4 : 0;
+        if (tokens > 1 && update.skip) problem.output_gate = OutputGate::silu_first;
+        problem.norm_heads = tokens > 1 && update.skip && arch.major >= 9 ? 4 : 1;
         problem.keys_first = update.decay == Decay::channel;
         for (const int batch : {1, 128}) specs.push_back(default_spec(device, problem, batch));
         // The last of the search space with the fewest lanes has the most registers.

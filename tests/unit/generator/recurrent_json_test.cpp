@@ -16,11 +16,13 @@ TEST(RecurrentJson, EverySpecComesBackAsItWas) {
         problem.qk_heads = 3, problem.v_heads = 6, problem.key_dim = 64, problem.value_dim = 96;
         problem.dtype = DType::fp16, problem.state = StateType::bf16, problem.normalises = !problem.normalises;
         problem.tokens = 4, problem.ragged = true, problem.snapshots = true;
-        problem.conv_width = 4;
+        problem.conv_width = 4, problem.norm_heads = output == OutputGate::silu_first ? 2 : 1;
         const RecurrentSpec spec{
             .arch = {9, 0, true}, .problem = problem, .tunables = {.warps = 2, .warp_rows = 16, .row_lanes = 8}};
         EXPECT_EQ(recurrent_problem_from_json(to_json(problem)).value(), problem) << to_json(problem);
         EXPECT_EQ(recurrent_spec_from_json(to_json(spec)).value(), spec) << to_json(spec);
+        problem.keys_first = true;
+        EXPECT_EQ(recurrent_problem_from_json(to_json(problem)).value(), problem) << to_json(problem);
       }
     }
   }

@@ -28,6 +28,10 @@ TEST(RecurrentProblem, RefusesWhatHasNoKernelAndSaysWhy) {
   EXPECT_EQ(refused([](auto& p) { p.key_dim = 80; }), "key_dim is 80. Give a multiple of 32 from 32 to 256.");
   EXPECT_EQ(refused([](auto& p) { p.gates = Gates::bounded; }),
             "bounded gates of kind gated_delta. Choose one of: softplus, given");
+  EXPECT_EQ(refused([](auto& p) { p.norm_heads = 3; }),
+            "3 heads of 32 are normalised together. Give a number that divides v_heads.");
+  EXPECT_EQ(refused([](auto& p) { p.norm_heads = 2, p.output_gate = OutputGate::silu; }),
+            "2 heads are normalised together with the output gate silu. The gate silu_first has groups of heads.");
   EXPECT_EQ(refused([](auto& p) { p.kind = RecurrentKind::rwkv7, p.gates = Gates::given, p.key_dim = 96; }),
             "key_dim is 96 of kind rwkv7. Give 32, 64, 128 or 256.");
   EXPECT_EQ(refused([](auto& p) { p.conv_width = 5; }),
@@ -74,6 +78,24 @@ TEST(RecurrentSpec, RowsOfACtaDivideAHead) {
   spec.problem.key_dim = 32;
   spec.tunables = {.warps = 1, .warp_rows = 8, .row_lanes = 16};
   EXPECT_FALSE(validate(spec)) << "16 lanes x 16 bytes are more than a row";
+}
+
+TEST(RecurrentSpec, HeadsThatAreNormalisedTogetherAreOneCluster) {
+  RecurrentSpec spec{.arch = {9, 0, true}, .problem = usual_problem(RecurrentKind::mamba2)};
+  spec.problem.value_dim = 64, spec.problem.v_heads = 128, spec.problem.output_gate = OutputGate::silu_first;
+  spec.tunables = {.warps = 4, .warp_rows = 8, .row_lanes = 8};
+  EXPECT_EQ(ctas_of_cluster(spec), 2);
+  spec.problem.norm_heads = 8;
+  EXPECT_EQ(ctas_of_cluster(spec), 16);
+  EXPECT_TRUE(validate(spec)) << validate(spec).error().message;
+  spec.arch = {12, 0, true};
+  EXPECT_FALSE(validate(spec)) << "only GPUs of data centres have clusters of 16";
+  spec.arch = {8, 0, false};
+  EXPECT_FALSE(validate(spec));
+  spec.problem.norm_heads = 1, spec.tunables.warps = 8;
+  EXPECT_TRUE(validate(spec)) << "a CTA has all rows of a head";
+  spec.arch = {9, 0, true}, spec.problem.norm_heads = 32;
+  EXPECT_FALSE(validate(spec));
 }
 
 TEST(RecurrentSpec, EverySearchSpaceHasKernels) {

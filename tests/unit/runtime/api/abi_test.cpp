@@ -66,7 +66,7 @@ TEST(Abi, Problem) {
 }
 
 TEST(Abi, RecurrentLayer) {
-  EXPECT_EQ(sizeof(leanattn_recurrent_layer), 56u);
+  EXPECT_EQ(sizeof(leanattn_recurrent_layer), 64u);
   EXPECT_FIELD(leanattn_recurrent_layer, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_recurrent_layer, recurrence, 8, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, gates, 12, 4);
@@ -80,6 +80,8 @@ TEST(Abi, RecurrentLayer) {
   EXPECT_FIELD(leanattn_recurrent_layer, flags, 44, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, output, 48, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, conv_width, 52, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, norm_heads, 56, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, reserved, 60, 4);
 }
 
 TEST(Abi, RecurrentArgs) {

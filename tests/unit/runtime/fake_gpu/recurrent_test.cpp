@@ -130,6 +130,24 @@ TEST_F(FakeGpuRecurrent, AGatedOutputNeedsItsGateAndItsWeight) {
   EXPECT_FLOAT_EQ(launched->output_eps, 1e-6F);
 }
 
+TEST_F(FakeGpuRecurrent, HeadsThatAreNormalisedTogetherAskForTheirCluster) {
+  Engine engine = open();
+  layer.recurrence = Recurrence::mamba2, layer.normalise = false, layer.value_dim = 64, layer.v_heads = 64;
+  layer.output = HeadOutput::silu_first, layer.norm_heads = 8;
+  RecurrentArgs args = step();
+  args.b = nullptr, args.skip = at<float>(0xb000), args.z = at(0xc000), args.norm_weight = at<float>(0xd000);
+  const auto eight = RecurrentPlan::make(engine, layer, 64, nullptr);
+  ASSERT_TRUE(eight) << eight.error().message << eight.error().log;
+  EXPECT_NE(std::string(eight->kernel_name()).find("_silu_first8_"), std::string::npos) << eight->kernel_name();
+  ASSERT_TRUE(eight->launch(args, nullptr));
+  layer.norm_heads = 16;
+  const auto sixteen = RecurrentPlan::make(engine, layer, 64, nullptr);
+  ASSERT_TRUE(sixteen) << sixteen.error().message << sixteen.error().log;
+  EXPECT_EQ(fake_gpu().function_attributes[CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED], 1);
+  layer.norm_heads = 32;
+  expect_refused(RecurrentPlan::make(engine, layer, 64, nullptr), ErrorCode::unsupported, "normalised by");
+}
+
 TEST_F(FakeGpuRecurrent, AConvolutionArrivesWithStridesOfItsOwn) {
   Engine engine = open();
   layer.conv_width = 4, layer.tokens = 2, layer.snapshots = true;

@@ -153,5 +153,16 @@ TEST(RecurrentOracle, AGatedOutputIsNormalisedOverTheHeadFirst) {
   EXPECT_NEAR(o[0], 1.0 / 6 * 2 * 0.5, 1e-12);
 }
 
+TEST(RecurrentOracle, Mamba2GatesBeforeItNormalises) {
+  RecurrentProblem problem;
+  problem.output_gate = OutputGate::silu_first;
+  const double half = 0.75 * std::log(3.0);  // silu(ln 3)
+  const std::vector<double> weight{2, 10}, z{0, std::log(3.0)};
+  std::vector<double> o{100, 8 / half};  // 0 and 8, whose mean square is 32
+  gate_output<double>(problem, 4, weight, z, o);
+  EXPECT_EQ(o[0], 0);
+  EXPECT_NEAR(o[1], 80.0 / 6, 1e-12);
+}
+
 }  // namespace
 }  // namespace leanattn
