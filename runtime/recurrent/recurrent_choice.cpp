@@ -11,10 +11,10 @@ inline namespace v1 {
 namespace {
 
 /// Bytes of the state that a warp of 32 lanes keeps best: enough to hide its latency, and registers for several CTAs.
-constexpr int kBytesOfLane = 128, kUsualWarps = 4;
-/// Few lanes make short sums, but each works out the gates of more channels.
+constexpr int kBytesOfLane = 64, kUsualWarps = 4;
+/// Few lanes make short sums, but each needs more registers for q and k, and works out the gates of more channels.
 int usual_row_lanes(const RecurrentProblem& problem) {
-  return update_of(problem.kind).decay == Decay::channel && problem.gates != Gates::given ? 16 : 8;
+  return update_of(problem.kind).decay == Decay::channel && problem.gates != Gates::given ? 32 : 16;
 }
 
 /// Bytes of the state that a lane keeps.

@@ -14,7 +14,7 @@ RecurrentTunables chosen(int v_heads, int batch, RecurrentKind kind = RecurrentK
 
 TEST(RecurrentChoice, LargeBatchesHaveTheUsualTunables) {
   for (const int batch : {1, 4, 16, 64, 128, 1000})
-    EXPECT_EQ(chosen(32, batch), (RecurrentTunables{.warps = 4, .warp_rows = 8, .row_lanes = 8})) << batch;
+    EXPECT_EQ(chosen(32, batch), (RecurrentTunables{.warps = 4, .warp_rows = 4, .row_lanes = 16})) << batch;
 }
 
 TEST(RecurrentChoice, CtasOfFewHeadsAreSmallSoThatAllSmsHaveWork) {
@@ -23,7 +23,7 @@ TEST(RecurrentChoice, CtasOfFewHeadsAreSmallSoThatAllSmsHaveWork) {
 }
 
 TEST(RecurrentChoice, RowsOfChannelsWithGatesLieOverMoreLanes) {
-  EXPECT_EQ(chosen(32, 64, RecurrentKind::kda).row_lanes, 16);
+  EXPECT_EQ(chosen(32, 64, RecurrentKind::kda).row_lanes, 32);
 }
 
 const DeviceFacts& hopper() {
