@@ -1,4 +1,4 @@
-// kv/row_buffer.cuh -- rows of bytes, with a format of their own (generator/row_format.hpp) or with elements of one
+// kv/row_buffer.cuh -- rows of bytes, with a format of their own (generator/kv_encoding.hpp) or with elements of one
 // byte, wait as they are in a buffer beside the ring, and become in a stage what a swizzled tensor copy of a 16-bit
 // cache would bring: panels of [kStepTokens][64 columns]. Each warp that copies rows has its own rows of the buffer and
 // its own tokens of a step, and needs none of the others. Host and device compile this file.
