@@ -10,6 +10,7 @@
 #include "cli/models/model_catalogue.hpp"
 #include "cli/models/model_config.hpp"
 #include "cli/models/models_json.hpp"
+#include "generator/recurrent/recurrent_spec.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -57,9 +58,11 @@ int run_config(const Console& console, const std::string& file) {
   print_table(table);
   for (const std::string& text : notes_of(*model)) note(console, text);
   for (const RecurrentLayers& layers : model->recurrent) {
-    const auto valid = validate(layers.problem);
-    note(console, fmt::format("{} of {} layers keep a recurrent state: {}.{}", layers.layers.size(), model->layers,
-                              describe(layers.problem),
+    RecurrentProblem problem = layers.problem;
+    const std::string left = leave_output(problem, RecurrentSpec{}.arch);
+    const auto valid = validate(problem);
+    note(console, fmt::format("{} of {} layers keep a recurrent state: {}.{}{}", layers.layers.size(), model->layers,
+                              describe(problem), left.empty() ? "" : " " + left,
                               valid ? "" : fmt::format(" There is no kernel: {}.", valid.error().message)));
   }
   for (const LayerShape& shape : model->shapes) {

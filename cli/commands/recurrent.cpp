@@ -70,7 +70,15 @@ Result<KnownWinners> known_winners(const DeviceFlags& device, const Caches& cach
   return KnownWinners{*target, WinnerTable(target->facts, by_problem(std::move(layers)))};
 }
 
-int run_bench(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
+/// The same as of flags. Says what is left to the engine.
+Result<ServedProblem> served_problem(const Console& console, const RecurrentCommands& flags,
+                                     const RecurrentProblem& asked, Arch arch) {
+  auto served = served_problem(flags.problem, asked, arch);
+  if (served && !served->left.empty()) note(console, served->left);
+  return served;
+}
+
+int run_bench(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& asked) {
   const auto batches = batches_of(flags.problem, kOneRequest);
   if (!batches) return report_error(batches.error());
   RecurrentBenchOptions options{.device = flags.device.device, .sweep = flags.sweep};
@@ -82,11 +90,13 @@ int run_bench(const Console& console, const RecurrentCommands& flags, const Recu
   if (!caches) return report_error(caches.error());
   const auto known = known_winners(flags.device, *caches);
   if (!known) return report_error(known.error());
-  options.winners = known->winners.recurrent_winners(problem);
+  const auto served = served_problem(console, flags, asked, known->target.facts.arch);
+  if (!served) return report_error(served.error());
+  options.winners = known->winners.recurrent_winners(served->problem);
   const std::atomic<bool>* stop = stop_on_signals();
   std::vector<RecurrentBenchReport> reports;
   for (const int batch : *batches) {
-    auto report = recurrent_bench(problem, batch, options, caches->cubins.get(), stop);
+    auto report = recurrent_bench(served->problem, batch, options, caches->cubins.get(), stop);
     if (!report) return report.error().code == ErrorCode::interrupted ? kExitInterrupted : report_error(report.error());
     if (!console.json) print_report(*report);
     reports.push_back(*std::move(report));
@@ -98,15 +108,17 @@ int run_bench(const Console& console, const RecurrentCommands& flags, const Recu
   return written ? kExitOk : report_error(written.error());
 }
 
-int run_emit(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
+int run_emit(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& asked) {
   const auto batches = batches_of(flags.problem, kOneRequest);
   if (!batches) return report_error(batches.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
   const auto known = known_winners(flags.device, *caches);
   if (!known) return report_error(known.error());
-  const auto order =
-      recurrent_launch_order(known->target.facts, problem, batches->front(), known->winners.recurrent_winners(problem));
+  const auto served = served_problem(console, flags, asked, known->target.facts.arch);
+  if (!served) return report_error(served.error());
+  const auto order = recurrent_launch_order(known->target.facts, served->problem, batches->front(),
+                                            known->winners.recurrent_winners(served->problem));
   const auto kernel = emit(order.front().spec);
   if (!kernel) return report_error(kernel.error());
   print(kernel->source);
@@ -133,7 +145,7 @@ nlohmann::ordered_json answer_json(int batch, const RecurrentChoice& choice) {
           {"stale", winner && winner->stale}};
 }
 
-int run_lookup(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
+int run_lookup(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& asked) {
   const auto batches = batches_of(flags.problem, kTunedBatches);
   if (!batches) return report_error(batches.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
@@ -141,16 +153,20 @@ int run_lookup(const Console& console, const RecurrentCommands& flags, const Rec
   const auto known = known_winners(flags.device, *caches);
   if (!known) return report_error(known.error());
   const DeviceFacts& device = known->target.facts;
+  const auto served = served_problem(console, flags, asked, device.arch);
+  if (!served) return report_error(served.error());
   nlohmann::ordered_json document{{"schema_version", 1},
                                   {"device", device.name},
                                   {"arch", to_string(device.arch)},
                                   {"sms", device.sm_count},
-                                  {"problem", nlohmann::ordered_json::parse(to_json(problem))},
+                                  {"problem", nlohmann::ordered_json::parse(to_json(served->problem))},
+                                  {"left", served->left},
                                   {"answers", nlohmann::ordered_json::array()}};
   Table table{.headings = {"batch", "from", "layer", "measured us", "kernel"}, .rows = {}, .right_aligned = "rllrl"};
   for (const int batch : *batches) {
     const RecurrentChoice choice =
-        recurrent_launch_order(device, problem, batch, known->winners.recurrent_winners(problem)).front();
+        recurrent_launch_order(device, served->problem, batch, known->winners.recurrent_winners(served->problem))
+            .front();
     document["answers"].push_back(answer_json(batch, choice));
     table.rows.push_back({std::to_string(batch), basis(choice), choice.winner ? choice.winner->layer : "-",
                           choice.winner ? fmt::format("{:.2f}", choice.winner->us) : "-", kernel_name(choice.spec)});
@@ -158,18 +174,18 @@ int run_lookup(const Console& console, const RecurrentCommands& flags, const Rec
   if (console.json) {
     print_json(document);
   } else {
-    print_text(fmt::format("{}, {}\n", device.name, describe(problem)));
+    print_text(fmt::format("{}, {}\n", device.name, describe(served->problem)));
     print_table(table);
   }
   return kExitOk;
 }
 
-int run_tune(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& problem) {
+int run_tune(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& asked) {
   const auto batches = batches_of(flags.problem, kTunedBatches);
   if (!batches) return report_error(batches.error());
   const auto policy = parse_l2_policy(flags.policy);
   if (!policy) return report_error(policy.error());
-  RecurrentTuneRequest request{.problem = problem,
+  RecurrentTuneRequest request{.problem = asked,
                                .batches = *batches,
                                .device = flags.device.device,
                                .policy = *policy,
@@ -177,7 +193,13 @@ int run_tune(const Console& console, const RecurrentCommands& flags, const Recur
   if (!flags.jobs.empty()) {
     if (auto ok = read_number("--jobs", flags.jobs, request.compile_threads); !ok) return report_error(ok.error());
   }
-  return tune_recurrent_steps(console, std::move(request), flags.missing);
+  // The device comes before databases, because without a GPU no database must be made.
+  const auto device = device_facts(flags.device.device);
+  if (!device) return report_error(device.error());
+  const auto served = served_problem(console, flags, asked, device->arch);
+  if (!served) return report_error(served.error());
+  request.problem = served->problem;
+  return tune_recurrent_steps(console, std::move(request), *device, flags.missing);
 }
 
 int run(const Console& console, const RecurrentCommands& flags) {

@@ -78,21 +78,19 @@ void print_summary(const RecurrentTuneRequest& request, const RecurrentTuneSumma
 
 }  // namespace
 
-int tune_recurrent_steps(const Console& console, RecurrentTuneRequest request, bool missing) {
-  // The device comes first, because without a GPU no database must be made.
-  const auto device = device_facts(request.device);
-  if (!device) return report_error(device.error());
+int tune_recurrent_steps(const Console& console, RecurrentTuneRequest request, const DeviceFacts& device,
+                         bool missing) {
   const Result<Caches> caches = open_caches(console, CacheNeed::durable);
   if (!caches) return report_error(caches.error());
   const auto db = open_tuning(*caches, OpenMode::read_write, CacheNeed::durable);
   if (!db) return report_error(db.error());
   if (missing) {
-    auto left = missing_batches(request, **db, *device);
+    auto left = missing_batches(request, **db, device);
     if (!left) return report_error(left.error());
     request.batches = *std::move(left);
     if (request.batches.empty()) {
       note(console, "Every batch has a winner of this driver, NVRTC and kernel.");
-      if (console.json) print_json(summary_json(request, {.device = *device}, std::nullopt));
+      if (console.json) print_json(summary_json(request, {.device = device}, std::nullopt));
       return kExitOk;
     }
   }

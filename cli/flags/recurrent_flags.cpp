@@ -10,6 +10,7 @@
 #include "cli/models/model_catalogue.hpp"
 #include "cli/models/model_config.hpp"
 #include "generator/parse_enum.hpp"
+#include "generator/recurrent/recurrent_spec.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -54,6 +55,9 @@ Result<RecurrentProblem> problem_by_numbers(const RecurrentFlags& flags) {
   return problem;
 }
 
+/// What a flag says of the output is not left to the engine.
+bool may_leave_output(const RecurrentFlags& flags) { return flags.output_gate.empty() && flags.norm_heads.empty(); }
+
 }  // namespace
 
 Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
@@ -76,18 +80,34 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
     const auto output_gate = parse_output_gate(flags.output_gate);
     if (!output_gate) return tl::unexpected(output_gate.error());
     problem->output_gate = *output_gate;
+    if (*output_gate != OutputGate::silu_first) problem->norm_heads = 1;
   }
   if (auto ok = read_number("--tokens", flags.tokens, problem->tokens); !ok) return tl::unexpected(ok.error());
-  if (auto ok = read_number("--norm-heads", flags.norm_heads, problem->norm_heads); !ok)
-    return tl::unexpected(ok.error());
+  if (!flags.norm_heads.empty()) {
+    if (auto ok = read_number("--norm-heads", flags.norm_heads, problem->norm_heads); !ok)
+      return tl::unexpected(ok.error());
+  }
   if (!flags.conv_width.empty()) {
     if (auto ok = read_number("--conv-width", flags.conv_width, problem->conv_width); !ok)
       return tl::unexpected(ok.error());
   }
   problem->ragged = flags.ragged, problem->snapshots = flags.snapshots;
   problem->keys_first = flags.keys_first;
-  if (auto ok = validate(*problem); !ok) return tl::unexpected(ok.error());
+  RecurrentProblem checked = *problem;
+  if (may_leave_output(flags)) checked.output_gate = OutputGate::none, checked.norm_heads = 1;
+  if (auto ok = validate(checked); !ok) return tl::unexpected(ok.error());
   return problem;
+}
+
+Result<ServedProblem> served_problem(const RecurrentFlags& flags, const RecurrentProblem& asked, Arch arch) {
+  ServedProblem served{.problem = asked, .left = {}};
+  const RecurrentProblem& problem = served.problem;
+  if (may_leave_output(flags)) served.left = leave_output(served.problem, arch);
+  if (recurrent_search_space(arch, problem).empty())
+    return fail(ErrorCode::unsupported, fmt::format("{} has no kernel of {}", to_string(arch), describe(problem)),
+                problem.output_gate == OutputGate::none ? "Give fewer tokens, or another K or V."
+                                                        : "Leave norm and gate to the engine: --output-gate none.");
+  return served;
 }
 
 Result<std::vector<int>> batches_of(const RecurrentFlags& flags, const std::string& batches) {
@@ -126,7 +146,9 @@ void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::st
       .add_option("--output-gate", flags.output_gate,
                   "Normalise the output, and multiply it by this function of z; default the model's, or none")
       ->type_name(names_of(kOutputGates, "|"));
-  command.add_option("--norm-heads", flags.norm_heads, "Heads of v that silu_first normalises together; default 1")
+  command
+      .add_option("--norm-heads", flags.norm_heads,
+                  "Heads of v that silu_first normalises together; default the model's, or 1")
       ->type_name("N");
   command.add_option("--tokens", flags.tokens, "Tokens of a request in a step, 1 to 16; default 1")->type_name("N");
   command

@@ -176,6 +176,8 @@ Result<std::optional<RecurrentProblem>> recurrent_layer(const ConfigFields& fiel
   if (const std::string gates = roles.word("gates"); !gates.empty()) problem.gates = parse_gates(gates).value();
   if (const std::string gate = roles.word("output_gate"); !gate.empty())
     problem.output_gate = parse_output_gate(gate).value();
+  // Heads that share q and k are a group, in the norm, too.
+  if (problem.output_gate == OutputGate::silu_first) problem.norm_heads = problem.v_heads / problem.qk_heads;
   if (roles.error) return tl::unexpected(*roles.error);
   return problem;
 }

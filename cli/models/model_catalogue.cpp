@@ -69,6 +69,8 @@ ModelShapes shapes_of(const ModelShape& model) {
 }
 
 // Head counts are those of published config.json files. All norms and gates are as models have them.
+// Those of Nemotron-H are in NVIDIA's Megatron Bridge (NemotronHModel8BProvider), those of MiniMax-Text-01 on its model
+// card (MiniMax-AI/MiniMax-01).
 std::span<const RecurrentModel> recurrent_catalogue() {
   const auto gated_delta = [](int v_heads) {
     RecurrentProblem problem = usual_problem(RecurrentKind::gated_delta);
@@ -83,6 +85,7 @@ std::span<const RecurrentModel> recurrent_catalogue() {
   const auto mamba2 = [](int groups, int heads, int head_dim, int state) {
     RecurrentProblem problem = usual_problem(RecurrentKind::mamba2);
     problem.qk_heads = groups, problem.v_heads = heads, problem.key_dim = state, problem.value_dim = head_dim;
+    problem.output_gate = OutputGate::silu_first, problem.norm_heads = heads / groups;
     return problem;
   };
   const auto lightning = [](int heads) {

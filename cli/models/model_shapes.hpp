@@ -31,7 +31,7 @@ struct LayerShape {
 
 /// Layers with a recurrent state that are alike.
 struct RecurrentLayers {
-  RecurrentProblem problem;   ///< of one token a step, with an fp32 state
+  RecurrentProblem problem;   ///< of one token a step, with an fp32 state; its output may be more than kernels have
   std::vector<int> layers{};  ///< their numbers, from 0; empty: not known
 
   bool operator==(const RecurrentLayers&) const = default;
@@ -61,6 +61,9 @@ struct ModelShapes {
 
 /// Which layers a shape is about: "25 of 30 layers". Empty where that is not known, or where it is all of them.
 std::string describe_layers(const ModelShapes& model, const LayerShape& shape);
+/// Leaves the norm and gate of the output to the engine where kernels of this GPU have all but them. Returns why, a
+/// sentence for the user; empty: nothing is left.
+std::string leave_output(RecurrentProblem& problem, Arch arch);
 /// What the user should know of the layers that are no attention: "30 of 48 layers of NAME are linear attention."
 std::vector<std::string> notes_of(const ModelShapes& model);
 

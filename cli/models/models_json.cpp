@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "generator/recurrent/recurrent_spec.hpp"
+
 namespace leanattn {
 inline namespace v1 {
 
@@ -37,10 +39,13 @@ nlohmann::ordered_json to_json(const ModelShapes& model) {
   for (const OtherLayers& other : model.others) others.push_back({{"layers", other.layers}, {"what", other.what}});
   Json recurrent = Json::array();
   for (const RecurrentLayers& layers : model.recurrent) {
+    RecurrentProblem problem = layers.problem;
+    const std::string left = leave_output(problem, RecurrentSpec{}.arch);
     recurrent.push_back({{"layers", layers.layers.size()},
                          {"which", layers.layers},
-                         {"problem", Json::parse(to_json(layers.problem))}});
-    if (const auto valid = validate(layers.problem); !valid) recurrent.back()["unsupported"] = valid.error().message;
+                         {"problem", Json::parse(to_json(problem))},
+                         {"left", left}});
+    if (const auto valid = validate(problem); !valid) recurrent.back()["unsupported"] = valid.error().message;
   }
   return {{"name", model.name},
           {"model_type", model.model_type},

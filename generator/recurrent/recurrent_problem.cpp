@@ -214,17 +214,21 @@ std::string to_json(const RecurrentProblem& problem) {
       .dump();
 }
 
+std::string describe_output(const RecurrentProblem& problem) {
+  if (problem.output_gate == OutputGate::none) return "";
+  return fmt::format("RMSNorm x {}(z){}", to_string(problem.output_gate),
+                     problem.norm_heads > 1 ? fmt::format(" over {} heads", problem.norm_heads) : "");
+}
+
 std::string describe(const RecurrentProblem& problem) {
-  return fmt::format(
-      "{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}{}", to_string(problem.kind), problem.qk_heads,
-      problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype), to_string(problem.state),
-      problem.keys_first ? "[K, V], " : "", to_string(problem.gates),
-      problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
-      problem.normalises ? ", L2 norm" : "",
-      problem.output_gate == OutputGate::none ? "" : fmt::format(", RMSNorm x {}(z)", to_string(problem.output_gate)),
-      problem.norm_heads > 1 ? fmt::format(" over {} heads", problem.norm_heads) : "",
-      problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "", problem.ragged ? ", ragged" : "",
-      problem.snapshots ? ", snapshots" : "");
+  const std::string output = describe_output(problem);
+  return fmt::format("{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}", to_string(problem.kind),
+                     problem.qk_heads, problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype),
+                     to_string(problem.state), problem.keys_first ? "[K, V], " : "", to_string(problem.gates),
+                     problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
+                     problem.normalises ? ", L2 norm" : "", output.empty() ? "" : ", " + output,
+                     problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "",
+                     problem.ragged ? ", ragged" : "", problem.snapshots ? ", snapshots" : "");
 }
 
 }  // namespace v1

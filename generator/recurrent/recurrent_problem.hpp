@@ -137,6 +137,8 @@ std::int64_t state_traffic(const RecurrentProblem& problem, int batch);
 
 /// Self-describing JSON object; keys sorted, one line.
 std::string to_json(const RecurrentProblem& problem);
+/// What becomes of the output, in words: "RMSNorm x silu_first(z) over 16 heads"; empty: nothing.
+std::string describe_output(const RecurrentProblem& problem);
 /// In words: "gated_delta, 16/32 heads of 128 x 128, fp32 state".
 std::string describe(const RecurrentProblem& problem);
 

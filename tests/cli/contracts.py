@@ -293,6 +293,20 @@ class ModelConfig(Contract):
         # A flag that makes the shapes equal leaves one.
         self.assertEqual(json.loads(self.expect(0, *lookup, "--json", "--window", "1k").stdout)["problem"]["features"], {"window": 1024})
 
+    def test_a_norm_over_too_many_heads_is_left_to_the_engine_in_words(self):
+        layers = {"layer_types": ["mamba", "attention"], "mamba_n_heads": 48, "hidden_size": 1536}
+        for groups, gate, left in ((1, "none", "RMSNorm x silu_first\\(z\\) over 48 heads is left to the engine: no kernel of sm_90a has it\\."),
+                                   (6, "silu_first", "^$")):
+            file = self.write(json.dumps({"model_type": "granitemoehybrid", "mamba_n_groups": groups, **layers}))
+            for command, places in ((["recurrent", "lookup", "--arch", "h100", "--batch", "1"], lambda document: [document]),
+                                    (["models"], lambda document: document["recurrent"])):
+                with self.subTest(groups=groups, command=command):
+                    said = self.expect(0, *command, "--json", "--model-config", file)
+                    [found] = places(json.loads(said.stdout))
+                    self.assertEqual((found["problem"]["output_gate"], found["problem"]["norm_heads"]), (gate, 1 if gate == "none" else 8))
+                    self.assertRegex(found["left"], left)
+                    self.assertEqual("left to the engine" in self.expect(0, *command, "--model-config", file).stderr, gate == "none")
+
     def test_tune_and_prewarm_take_all_shapes_of_a_model(self):
         file = self.write(json.dumps({**self.TWO_KINDS, "per_layer_config": {"1": {"num_key_value_heads": 4}}}))
         tuned = json.loads(self.expect(0, "tune", "--json", "--dry-run", "--model-config", file, *OFFLINE[:2], "--batch", "1", "--context", "1k").stdout)

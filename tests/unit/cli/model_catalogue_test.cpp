@@ -85,6 +85,7 @@ TEST(RecurrentCatalogue, SaysWhatTheModelsConfigFilesSay) {
       {"kimi-linear-48b-a3b", R"({"model_type":"kimi_linear","layer_types":["linear_attention","full_attention"]})"},
       {"glm-5.3-flash", R"({"model_type":"glm5_next_text"})"},
       {"mamba-codestral-7b", R"({"model_type":"mamba2"})"},
+      {"nemotron-h-8b", R"({"model_type":"nemotron_h"})"},
       {"minimax-text-01", R"({"model_type":"minimax","num_attention_heads":64,"head_dim":128})"},
   };
   for (const auto& [name, text] : cases)

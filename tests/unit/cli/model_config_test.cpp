@@ -368,14 +368,16 @@ TEST(ModelConfig, AFileThatCannotBeReadIsNamed) {
   EXPECT_FALSE(model_from_config_file("/").has_value());
 }
 
-/// "gated_delta 16/32 x 128 x 128 softplus silu": heads of q and k, and of v, K, V, gates and output gate.
+/// "gated_delta 16/32 x 128 x 128 softplus silu": heads of q and k, and of v, K, V, gates, output gate, and heads that
+/// are normalised together.
 std::string state_of(const std::string& text) {
   const auto problem = recurrent_from_config(text, "config.json");
   if (!problem) return problem.error().message;
   std::string state{to_string(problem->kind)};
   state += " " + std::to_string(problem->qk_heads) + "/" + std::to_string(problem->v_heads);
   state += " x " + std::to_string(problem->key_dim) + " x " + std::to_string(problem->value_dim);
-  return state + " " + std::string(to_string(problem->gates)) + " " + std::string(to_string(problem->output_gate));
+  state += " " + std::string(to_string(problem->gates)) + " " + std::string(to_string(problem->output_gate));
+  return problem->norm_heads == 1 ? state : state + " of " + std::to_string(problem->norm_heads);
 }
 
 // What the modelling code of Transformers 5.24 makes of such files.
@@ -399,13 +401,24 @@ TEST(ModelConfig, LayersThatKeepAStateSayWhichOne) {
       {R"({"model_type":"olmo_hybrid","linear_key_head_dim":64,"linear_allow_neg_eigval":false})",
        "gated_delta 30/30 x 64 x 128 softplus silu"},
       {R"({"model_type":"mamba2","num_heads":80,"head_dim":64,"state_size":128,"n_groups":1})",
-       "mamba2 1/80 x 128 x 64 softplus none"},
+       "mamba2 1/80 x 128 x 64 softplus silu_first of 80"},
+      {R"({"model_type":"mamba2","num_heads":128,"head_dim":64,"hidden_size":4096})",
+       "mamba2 8/128 x 128 x 64 softplus silu_first of 16"},
       {R"({"model_type":"nemotron_h","hybrid_override_pattern":"M*-M","mamba_num_heads":64})",
-       "mamba2 8/64 x 128 x 64 softplus none"},
+       "mamba2 8/64 x 128 x 64 softplus silu_first of 8"},
       {R"({"model_type":"bamba","mamba_d_head":"auto","hidden_size":2048,"mamba_n_heads":64,"attn_layer_indices":[3]})",
-       "mamba2 1/64 x 256 x 64 softplus none"},
+       "mamba2 1/64 x 256 x 64 softplus silu_first of 64"},
+      {R"({"model_type":"granitemoehybrid","mamba_n_heads":48,"mamba_d_state":128,"hidden_size":1536,"layer_types":["mamba"]})",
+       "mamba2 1/48 x 128 x 64 softplus silu_first of 48"},
+      {R"({"model_type":"zamba2","n_mamba_heads":112,"mamba_ngroups":2,"hidden_size":3584,"num_attention_heads":32})",
+       "mamba2 2/112 x 64 x 64 softplus silu_first of 56"},
       {R"({"model_type":"falcon_h1","mamba_d_ssm":1536,"mamba_n_heads":24,"mamba_d_head":64,"mamba_d_state":128})",
        "mamba2 1/24 x 128 x 64 softplus none"},
+      // one with a norm behind which it gates, and one with a norm that is of the gated output
+      {R"({"model_type":"falcon_h1","mamba_d_ssm":1024,"mamba_n_heads":16,"mamba_rms_norm":true})",
+       "mamba2 1/16 x 256 x 64 softplus none"},
+      {R"({"model_type":"falcon_h1","mamba_d_ssm":2048,"mamba_n_heads":32,"mamba_n_groups":2,"mamba_rms_norm":true,"mamba_norm_before_gate":false})",
+       "mamba2 2/32 x 256 x 64 softplus silu_first of 16"},
       {R"({"model_type":"minimax","num_attention_heads":64,"head_dim":128,"hidden_size":6144})",
        "lightning 64/64 x 128 x 128 constant none"},
       {R"({"model_type":"llama","num_attention_heads":32,"hidden_size":4096})",

@@ -38,5 +38,52 @@ TEST(RecurrentFlags, HeadsAreDividedAmongGpusAndRepeatedWhereTheyAreFewer) {
   EXPECT_EQ(heads("qwen3.5-27b", "5"), "--tensor-parallel 5: 16 heads of q and k and 48 of v cannot be divided by it");
 }
 
+/// "silu_first of 16": what kernels of a GPU have of an output, or what is left to the engine.
+std::string output_on(Arch arch, const RecurrentFlags& flags) {
+  const auto asked = problem_of(flags);
+  if (!asked) return asked.error().message;
+  const auto served = served_problem(flags, *asked, arch);
+  if (!served) return served.error().message;
+  if (!served->left.empty() && served->problem.output_gate == OutputGate::none) return served->left;
+  return std::string(to_string(served->problem.output_gate)) + " of " + std::to_string(served->problem.norm_heads);
+}
+
+constexpr Arch kSm90{9, 0, true};
+
+TEST(RecurrentFlags, WhatNoKernelOfTheGpuNormalisesIsLeftToTheEngine) {
+  RecurrentFlags flags;
+  flags.model = "nemotron-h-8b";
+  EXPECT_EQ(output_on(kSm90, flags), "silu_first of 16");
+  EXPECT_EQ(output_on({8, 0, false}, flags),
+            "RMSNorm x silu_first(z) over 16 heads is left to the engine: no kernel of sm_80 has it.");
+  EXPECT_EQ(output_on({12, 0, true}, flags),
+            "RMSNorm x silu_first(z) over 16 heads is left to the engine: no kernel of sm_120a has it.");
+  flags.model = "qwen3.5-27b";
+  EXPECT_EQ(output_on({8, 0, false}, flags), "silu of 1");
+  flags.value_dim = "192", flags.model = "", flags.output_gate = "silu";
+  EXPECT_EQ(output_on({8, 0, false}, flags).find("sm_80 has no kernel of gated_delta, 16/32 heads of 192"), 0u);
+}
+
+TEST(RecurrentFlags, GroupsAreDividedAmongGpusAsAWhole) {
+  RecurrentFlags flags;
+  flags.model = "nemotron-h-8b", flags.tensor_parallel = "8";
+  EXPECT_EQ(output_on(kSm90, flags), "silu_first of 16");
+  flags.tensor_parallel = "16";
+  EXPECT_EQ(output_on(kSm90, flags),
+            "RMSNorm x silu_first(z) over 16 heads is left to the engine: a group lies on several GPUs.");
+}
+
+TEST(RecurrentFlags, WhatIsGivenOfAnOutputIsNotLeft) {
+  RecurrentFlags flags;
+  flags.model = "nemotron-h-8b", flags.output_gate = "silu";
+  EXPECT_EQ(output_on(kSm90, flags), "silu of 1");
+  flags.output_gate = "silu_first";
+  EXPECT_EQ(output_on(kSm90, flags), "silu_first of 16");
+  flags.norm_heads = "8";
+  EXPECT_EQ(output_on(kSm90, flags), "silu_first of 8");
+  flags.norm_heads = "32";
+  EXPECT_NE(output_on(kSm90, flags).find("sm_90a has no kernel of mamba2"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace leanattn
