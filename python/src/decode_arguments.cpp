@@ -213,6 +213,7 @@ void DecodeArguments::read_cache(const DecodeObjects& objects) {
   launch_.k_stride_token = k_.launch_stride(tokens);
   if (const std::int64_t without_scales = encoding.row_stride(problem_.head_dim); without_scales != row) {
     // The tensor counts scales to the rows. In memory they lie behind those of a page.
+    counted_ = tokens;
     if (cache_tokens_ > 1 && k_.stride(tokens) != row)
       bad_value("k_cache", fmt::format("has tokens {} bytes apart, not {}", k_.stride(tokens), row),
                 "Only pages may be apart: the scales of a page lie behind its rows.");

@@ -91,7 +91,8 @@ class DecodeArguments {
   bool ragged_ = false, several_ = false;  // q is [tokens, ...]; q is [batch, q_len, ...]
   std::int64_t batch_ = 0, query_tokens_ = 0, capacity_ = 0, cache_tokens_ = 0;
   std::int64_t v_columns_ = 0;  // of v and the result
-  bool in_pool_ = false;        // a selection says where in the pool tokens lie
+  int counted_ = -1;      // the dimension of k_cache whose stride counts scales that lie behind the rows; -1: none
+  bool in_pool_ = false;  // a selection says where in the pool tokens lie
   TensorView q_, k_;
   Optional lengths_, selection_, selected_counts_, full_lengths_, starts_;
   Optional second_k_, second_v_, second_page_table_, second_lengths_;

@@ -23,7 +23,7 @@ void DecodeArguments::require_dense_floats(Optional& view, std::int64_t count, c
 void DecodeArguments::read_scales(const DecodeObjects& objects) {
   const bool has_k = read(k_scale_, objects.k_scale, "k_scale"), has_v = read(v_scale_, objects.v_scale, "v_scale");
   const auto require_aligned = [&] {
-    k_.require_aligned_rows(given(objects.k_new));
+    k_.require_aligned_rows(given(objects.k_new), kVectorBytes, counted_);
     if (v_) v_->require_aligned_rows(given(objects.k_new));
   };
   if (!has_k && !has_v) return require_aligned();
@@ -277,7 +277,7 @@ void DecodeArguments::read_second_cache(const DecodeObjects& objects) {
     if (of == nullptr) continue;
     (*view)->require_type(of->type());
     (*view)->require_rank(of->rank(), "that of k_cache");
-    (*view)->require_aligned_rows();
+    (*view)->require_aligned_rows(/*written=*/false, kVectorBytes, counted_);
     for (int i = 1; i < of->rank(); ++i) (*view)->require_extent(i, of->extent(i), name);
     for (int i = 0; i < of->rank(); ++i) {
       if ((*view)->stride(i) != of->stride(i) && (*view)->extent(i) > 1 && of->extent(i) > 1)

@@ -243,26 +243,27 @@ void TensorView::require_contiguous() const {
   }
 }
 
-bool TensorView::has_aligned_rows(int alignment) const {
+bool TensorView::has_aligned_rows(int alignment, int but) const {
   bool aligned = reinterpret_cast<std::uintptr_t>(data()) % static_cast<unsigned>(alignment) == 0;
-  for (int i = 0; i + 1 < view_.ndim; ++i) aligned = aligned && stride(i) * bytes_of(type_) % alignment == 0;
+  for (int i = 0; i + 1 < view_.ndim; ++i)
+    aligned = aligned && (i == but || stride(i) * bytes_of(type_) % alignment == 0);
   return aligned || is_empty();
 }
 
-void TensorView::require_aligned_rows(bool written, int alignment) const {
+void TensorView::require_aligned_rows(bool written, int alignment, int but) const {
   require_rows(written);
   const auto address = reinterpret_cast<std::uintptr_t>(data());
   if (address == 0) [[unlikely]] {
     if (is_empty()) return;
     bad_value(name_, fmt::format("has shape {} and no memory", shape_text()));
   }
-  if (has_aligned_rows(alignment)) [[likely]]
+  if (has_aligned_rows(alignment, but)) [[likely]]
     return;
   if (address % static_cast<unsigned>(alignment) != 0)
     bad_value(name_, fmt::format("begins at {:#x}, which is not a multiple of {} bytes", address, alignment),
               "Whole tensors are aligned; an offset into one may not be.");
   for (int i = 0; i + 1 < view_.ndim; ++i) {
-    if (stride(i) * bytes_of(type_) % alignment == 0) continue;
+    if (i == but || stride(i) * bytes_of(type_) % alignment == 0) continue;
     bad_value(
         name_,
         fmt::format("has stride {} in dimension {}, which is not a multiple of {} bytes", stride(i), i, alignment),

@@ -62,10 +62,11 @@ class TensorView {
   void require_rows(bool written = false) const;
   /// All elements are adjacent, row after row.
   void require_contiguous() const;
-  /// As require_rows(), and every row begins at a multiple of so many bytes, usually of one load.
-  void require_aligned_rows(bool written = false, int alignment = kVectorBytes) const;
+  /// As require_rows(), and every row begins at a multiple of so many bytes, usually of one load. Steps of the
+  /// dimension `but` are not looked at.
+  void require_aligned_rows(bool written = false, int alignment = kVectorBytes, int but = -1) const;
   /// Whether every row does.
-  bool has_aligned_rows(int alignment) const;
+  bool has_aligned_rows(int alignment, int but = -1) const;
 
  private:
   dlpack::Tensor view_{};

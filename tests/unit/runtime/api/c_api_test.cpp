@@ -383,12 +383,13 @@ TEST_F(CApi, FeaturesOutOfTheirDomainAreRefusedByName) {
     leanattn_status status;
     const char* named;
   };
+  constexpr std::int32_t kNone = 99;  // EveryFieldOfAFeatureReachesItsMember tries the first value that is none
   const Case cases[] = {
-      {[](leanattn_problem& p) { p.query_mask = 3; }, LEANATTN_INVALID_ARGUMENT, "query_mask is 3"},
+      {[](leanattn_problem& p) { p.query_mask = kNone; }, LEANATTN_INVALID_ARGUMENT, "query_mask is 99"},
       {[](leanattn_problem& p) { p.query_mask = -1; }, LEANATTN_INVALID_ARGUMENT, "query_mask is -1"},
-      {[](leanattn_problem& p) { p.kv_format = 7; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 7"},
-      {[](leanattn_problem& p) { p.kv_scale = 4; }, LEANATTN_INVALID_ARGUMENT, "kv_scale is 4"},
-      {[](leanattn_problem& p) { p.rope = 3; }, LEANATTN_INVALID_ARGUMENT, "rope is 3"},
+      {[](leanattn_problem& p) { p.kv_format = kNone; }, LEANATTN_INVALID_ARGUMENT, "kv_format is 99"},
+      {[](leanattn_problem& p) { p.kv_scale = kNone; }, LEANATTN_INVALID_ARGUMENT, "kv_scale is 99"},
+      {[](leanattn_problem& p) { p.rope = kNone; }, LEANATTN_INVALID_ARGUMENT, "rope is 99"},
       {[](leanattn_problem& p) { p.rope_dim = 64; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 64"},
       {[](leanattn_problem& p) { p.rope = 1, p.rope_dim = 256; }, LEANATTN_INVALID_ARGUMENT, "rope_dim is 256, more"},
       {[](leanattn_problem& p) { p.latent = 1, p.v_head_dim = 256; }, LEANATTN_INVALID_ARGUMENT, "v_head_dim is 256"},
