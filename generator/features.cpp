@@ -271,7 +271,9 @@ Result<void> validate_for_head(const Features& f, int head_dim) {
         "V is the first v_head_dim columns of K.");
   const int dims = turning_dims(f, head_dim);
   if (f.rope != Rope::none && dims == 0)
-    return invalid("rope over a latent cache in which V has all columns", "Give v_head_dim.");
+    return invalid(
+        "rope over a latent cache in which V has all columns",
+        "Leave it out, and give k_new with its columns turned; or give v_head_dim, behind which columns turn.");
   if (f.rope_dim <= dims) return {};
   return invalid(fmt::format("rope_dim is {}, more than {}, {}", f.rope_dim,
                              f.latent ? "the dims behind V's columns" : "head_dim", dims),

@@ -153,14 +153,6 @@ Result<PaperOptions> parse_paper_options(const BenchFlags& flags) {
   return options;
 }
 
-/// Ends a command whose results were printed, although an error may have ended the measurements.
-int exit_code_after(const std::optional<Error>& failure, const Result<void>& written, bool interrupted) {
-  int code = interrupted ? kExitInterrupted : kExitOk;
-  if (!written) code = report_error(written.error());
-  if (failure) code = report_error(*failure);
-  return code;
-}
-
 /// The GPU that --device names. Errors: invalid_argument (several), those of chosen_devices().
 Result<int> one_device(const BenchFlags& flags) {
   const Result<std::vector<int>> ordinals = chosen_devices(flags.device);

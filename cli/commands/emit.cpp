@@ -32,15 +32,6 @@ struct EmitFlags {
   std::string tile, warps, warp_tokens, stages, ctas_per_sm, load, fixup, out;
 };
 
-/// Without --arch and without a GPU the kernel is for Hopper. A note says so.
-DeviceFlags with_arch(const Console& console, DeviceFlags flags) {
-  if (flags.arch.empty() && flags.sms.empty() && !device_facts(flags.device)) {
-    flags.arch = "sm_90a";
-    note(console, "No GPU was found, so the kernel is for sm_90a. --arch names another architecture.");
-  }
-  return flags;
-}
-
 /// `spec` with the flags' tunables. `usual`: the problem's default, whose tunables suit every load path.
 Result<KernelSpec> with_overrides(KernelSpec spec, const KernelSpec& usual, const EmitFlags& flags) {
   if (!flags.load.empty()) {
@@ -94,7 +85,7 @@ int run(const Console& console, const EmitFlags& flags) {
   }
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
-  const Result<Target> target = resolve_target(with_arch(console, flags.device), *caches);
+  const Result<Target> target = resolve_target(or_hopper(console, flags.device), *caches);
   if (!target) return report_error(target.error());
   const LayeredWinners layers = load_layered_winners(target->model, caches->directory, current_software(target->facts));
   for (const std::string& warning : layers.warnings) warn(warning);
@@ -119,13 +110,7 @@ int run(const Console& console, const EmitFlags& flags) {
         {"source", kernel->source}};
     text = document.dump(2) + "\n";
   }
-  if (flags.out.empty()) {
-    print(text);
-    return kExitOk;
-  }
-  if (const Result<void> written = write_out(flags.out, text); !written) return report_error(written.error());
-  note(console, fmt::format("{} has the kernel {} ({} bytes).", flags.out, kernel_name(*spec), text.size()));
-  return kExitOk;
+  return put_kernel(console, flags.out, kernel_name(*spec), text);
 }
 
 }  // namespace

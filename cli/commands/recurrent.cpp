@@ -62,8 +62,7 @@ struct KnownWinners {
   WinnerTable winners;
 };
 
-Result<KnownWinners> known_winners(const DeviceFlags& device, const Caches& caches) {
-  const auto target = resolve_target(device, caches);
+Result<KnownWinners> known_winners(const Result<Target>& target, const Caches& caches) {
   if (!target) return tl::unexpected(target.error());
   LayeredWinners layers = load_layered_winners(target->model, caches.directory, current_software(target->facts));
   for (const std::string& warning : layers.warnings) warn(warning);
@@ -86,43 +85,72 @@ int run_bench(const Console& console, const RecurrentCommands& flags, const Recu
   if (!policy) return report_error(policy.error());
   options.policy = *policy;
   if (auto ok = read_number("--rounds", flags.rounds, options.rounds); !ok) return report_error(ok.error());
+  const auto device = device_facts(flags.device.device);
+  if (!device) return report_error(device.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
-  const auto known = known_winners(flags.device, *caches);
+  const auto known = known_winners(Target{*device, device_model(*device)}, *caches);
   if (!known) return report_error(known.error());
   const auto served = served_problem(console, flags, asked, known->target.facts.arch);
   if (!served) return report_error(served.error());
+  if (const Result<void> ok = flags.out.empty() ? Result<void>() : check_out(flags.out); !ok)
+    return report_error(ok.error());
   options.winners = known->winners.recurrent_winners(served->problem);
   const std::atomic<bool>* stop = stop_on_signals();
   std::vector<RecurrentBenchReport> reports;
+  std::optional<Error> failure;
   for (const int batch : *batches) {
+    if (stop->load()) break;
     auto report = recurrent_bench(served->problem, batch, options, caches->cubins.get(), stop);
-    if (!report) return report.error().code == ErrorCode::interrupted ? kExitInterrupted : report_error(report.error());
+    if (!report) {
+      if (report.error().code != ErrorCode::interrupted) failure = report.error();
+      break;
+    }
     if (!console.json) print_report(*report);
     reports.push_back(*std::move(report));
   }
+  // The batches before the one that has an error are results all the same.
+  if (failure && reports.empty()) return report_error(*failure);
   const std::string document = to_json(reports) + "\n";
   if (console.json) print_json_text(document);
-  if (flags.out.empty()) return kExitOk;
-  const auto written = write_out(flags.out, document);
-  return written ? kExitOk : report_error(written.error());
+  const Result<void> written = flags.out.empty() ? Result<void>() : write_out(flags.out, document);
+  return exit_code_after(failure, written, stop->load());
 }
 
 int run_emit(const Console& console, const RecurrentCommands& flags, const RecurrentProblem& asked) {
   const auto batches = batches_of(flags.problem, kOneRequest);
   if (!batches) return report_error(batches.error());
+  if (batches->size() != 1) {
+    return report_error({ErrorCode::invalid_argument,
+                         fmt::format("emit writes one kernel, but {} batches were given", batches->size()),
+                         "Give one --batch.",
+                         {}});
+  }
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
-  const auto known = known_winners(flags.device, *caches);
+  const auto known = known_winners(resolve_target(or_hopper(console, flags.device), *caches), *caches);
   if (!known) return report_error(known.error());
   const auto served = served_problem(console, flags, asked, known->target.facts.arch);
   if (!served) return report_error(served.error());
   const auto order = recurrent_launch_order(known->target.facts, served->problem, batches->front(),
                                             known->winners.recurrent_winners(served->problem));
-  const auto kernel = emit(order.front().spec);
+  const RecurrentChoice& choice = order.front();
+  const auto kernel = emit(choice.spec);
   if (!kernel) return report_error(kernel.error());
-  print(kernel->source);
-  return kExitOk;
+  std::string text = kernel->source;
+  if (console.json) {
+    using Json = nlohmann::ordered_json;
+    text = Json({{"schema_version", 1},
+                 {"kernel", kernel_name(choice.spec)},
+                 {"spec", Json::parse(to_json(choice.spec))},
+                 {"entry", kernel->entry},
+                 {"threads", kernel->threads},
+                 {"provenance", to_string(choice.provenance)},
+                 {"source", kernel->source}})
+               .dump(2) +
+           "\n";
+  }
+  return put_kernel(console, flags.out, kernel_name(choice.spec), text);
 }
 
 std::string basis(const RecurrentChoice& choice) {
@@ -150,7 +178,7 @@ int run_lookup(const Console& console, const RecurrentCommands& flags, const Rec
   if (!batches) return report_error(batches.error());
   const Result<Caches> caches = open_caches(console, CacheNeed::optional);
   if (!caches) return report_error(caches.error());
-  const auto known = known_winners(flags.device, *caches);
+  const auto known = known_winners(resolve_target(flags.device, *caches), *caches);
   if (!known) return report_error(known.error());
   const DeviceFacts& device = known->target.facts;
   const auto served = served_problem(console, flags, asked, device.arch);
@@ -241,6 +269,7 @@ Command add_recurrent(CLI::App& program) {
   flags->emit = app->add_subcommand("emit", "Print the kernel of a decode step");
   add_recurrent_flags(*flags->emit, flags->problem, kOneRequest);
   add_device_flags(*flags->emit, flags->device);
+  flags->emit->add_option("-o,--out", flags->out, "Write to this file instead of stdout")->type_name("FILE");
   flags->lookup = app->add_subcommand("lookup", "Say which kernel would be launched, and on what that rests");
   add_recurrent_flags(*flags->lookup, flags->problem, kTunedBatches);
   add_device_flags(*flags->lookup, flags->device);

@@ -140,6 +140,13 @@ int report_error(const Error& error) {
   return exit_code(error.code);
 }
 
+int exit_code_after(const std::optional<Error>& failure, const Result<void>& written, bool interrupted) {
+  int code = interrupted ? kExitInterrupted : kExitOk;
+  if (!written) code = report_error(written.error());
+  if (failure) code = report_error(*failure);
+  return code;
+}
+
 std::optional<std::string> error_document(int exit_code) {
   if (streams.printed || !streams.first_error) return std::nullopt;
   const Error& error = *streams.first_error;

@@ -56,6 +56,9 @@ void note(const Console& console, std::string_view text);
 void warn(std::string_view text);
 /// Writes "leanattn: error: message", the hint and the log to stderr. Returns exit_code(error.code).
 int report_error(const Error& error);
+/// The exit code of a command whose results were printed, although an error may have ended the measurements, or have
+/// kept them from being `written`. Reports both.
+int exit_code_after(const std::optional<Error>& failure, const Result<void>& written, bool interrupted);
 /// The document {"schema_version": 1, "error": {...}} of the first error that was reported, for a program that ends
 /// with it under --json; nullopt when data was printed, which is then the program's one document, or when there was no
 /// error.

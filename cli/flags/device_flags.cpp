@@ -197,6 +197,14 @@ Result<DeviceFacts> offline_facts(const DeviceFlags& flags) {
   return facts_for_arch(gpu->arch, static_cast<int>(sms));
 }
 
+DeviceFlags or_hopper(const Console& console, DeviceFlags flags) {
+  if (flags.arch.empty() && flags.sms.empty() && !device_facts(flags.device)) {
+    flags.arch = "sm_90a";
+    note(console, "No GPU was found, so the kernel is for sm_90a. --arch names another architecture.");
+  }
+  return flags;
+}
+
 Result<Target> resolve_target(const DeviceFlags& flags, const Caches& caches) {
   if (flags.arch.empty()) {
     if (!flags.sms.empty()) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cache/tuning/tuning_db.hpp"
+#include "cli/console/console.hpp"
 #include "cli/flags/caches.hpp"
 #include "runtime/cuda/device.hpp"
 #include "tuner/search/tune.hpp"
@@ -63,6 +64,10 @@ struct Target {
   DeviceFacts facts;
   DeviceModel model;
 };
+
+/// The same flags, where they name a GPU or this machine has one; else those of sm_90a, which a note says. For commands
+/// that print a kernel.
+DeviceFlags or_hopper(const Console& console, DeviceFlags flags);
 
 /// Without --arch, a GPU of this machine. With --arch, the first GPU of that architecture and number of SMs that the
 /// user's, the site's or the shipped database knows, or else typical facts. Errors: no_driver, no_device (the hint

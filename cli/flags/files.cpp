@@ -80,5 +80,15 @@ Result<void> write_out(const std::filesystem::path& file, std::string_view text)
   return written;
 }
 
+int put_kernel(const Console& console, const std::string& file, const std::string& kernel, std::string_view text) {
+  if (file.empty()) {
+    print(text);
+    return kExitOk;
+  }
+  if (const Result<void> written = write_out(file, text); !written) return report_error(written.error());
+  note(console, fmt::format("{} has the kernel {} ({} bytes).", file, kernel, text.size()));
+  return kExitOk;
+}
+
 }  // namespace v1
 }  // namespace leanattn

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/console/console.hpp"
 #include "leanattn/error.hpp"
 
 namespace leanattn {
@@ -20,6 +21,8 @@ Result<void> write_out(const std::filesystem::path& file, std::string_view text)
 /// Whether write_out() could write the file now, so that minutes are not spent for nothing; makes an empty one where
 /// there is none. Errors: those of write_out().
 Result<void> check_out(const std::filesystem::path& file);
+/// Prints the text of a kernel, or writes it to the file that --out names, unless that is empty. Returns the exit code.
+int put_kernel(const Console& console, const std::string& file, const std::string& kernel, std::string_view text);
 
 }  // namespace v1
 }  // namespace leanattn

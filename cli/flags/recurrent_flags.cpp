@@ -37,15 +37,25 @@ Result<void> divide_heads(int gpus, RecurrentProblem& problem) {
   return {};
 }
 
-Result<RecurrentProblem> problem_by_numbers(const RecurrentFlags& flags) {
-  const auto kind = parse_recurrent_kind(flags.kind);
-  if (!kind) return tl::unexpected(kind.error());
-  RecurrentProblem problem = usual_problem(*kind);
-  if (!flags.gates.empty()) {
-    const auto gates = parse_gates(flags.gates);
-    if (!gates) return tl::unexpected(gates.error());
-    problem.gates = *gates;
+/// Reads what a flag names into `out`, which stays as it is where the flag was left out. Errors name flag and value.
+template <class T>
+Result<void> read_choice(const char* flag, const std::string& text, Result<T> (*parse)(std::string_view), T& out) {
+  if (text.empty()) return {};
+  const Result<T> choice = parse(text);
+  if (!choice) {
+    Error error = choice.error();
+    error.message = fmt::format("{} {}: {}", flag, text, error.message);
+    return tl::unexpected(std::move(error));
   }
+  out = *choice;
+  return {};
+}
+
+Result<RecurrentProblem> problem_by_numbers(const RecurrentFlags& flags) {
+  RecurrentKind kind{};
+  if (auto ok = read_choice("--kind", flags.kind, parse_recurrent_kind, kind); !ok) return tl::unexpected(ok.error());
+  RecurrentProblem problem = usual_problem(kind);
+  if (auto ok = read_choice("--gates", flags.gates, parse_gates, problem.gates); !ok) return tl::unexpected(ok.error());
   for (const auto& [flag, text, number] : {std::tuple{"--qk-heads", &flags.qk_heads, &problem.qk_heads},
                                            {"--v-heads", &flags.v_heads, &problem.v_heads},
                                            {"--key-dim", &flags.key_dim, &problem.key_dim},
@@ -68,20 +78,13 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
   int gpus = 1;
   if (auto ok = read_number("--tensor-parallel", flags.tensor_parallel, gpus); !ok) return tl::unexpected(ok.error());
   if (auto ok = divide_heads(gpus, *problem); !ok) return tl::unexpected(ok.error());
-  const auto state = parse_state_type(flags.state);
-  if (!state) return tl::unexpected(state.error());
-  problem->state = *state;
-  if (!flags.dtype.empty()) {
-    const auto dtype = parse_dtype(flags.dtype);
-    if (!dtype) return tl::unexpected(dtype.error());
-    problem->dtype = *dtype;
-  }
-  if (!flags.output_gate.empty()) {
-    const auto output_gate = parse_output_gate(flags.output_gate);
-    if (!output_gate) return tl::unexpected(output_gate.error());
-    problem->output_gate = *output_gate;
-    if (*output_gate != OutputGate::silu_first) problem->norm_heads = 1;
-  }
+  if (auto ok = read_choice("--state", flags.state, parse_state_type, problem->state); !ok)
+    return tl::unexpected(ok.error());
+  if (auto ok = read_choice("--dtype", flags.dtype, parse_dtype, problem->dtype); !ok)
+    return tl::unexpected(ok.error());
+  if (auto ok = read_choice("--output-gate", flags.output_gate, parse_output_gate, problem->output_gate); !ok)
+    return tl::unexpected(ok.error());
+  if (!flags.output_gate.empty() && problem->output_gate != OutputGate::silu_first) problem->norm_heads = 1;
   if (auto ok = read_number("--tokens", flags.tokens, problem->tokens); !ok) return tl::unexpected(ok.error());
   if (!flags.norm_heads.empty()) {
     if (auto ok = read_number("--norm-heads", flags.norm_heads, problem->norm_heads); !ok)

@@ -50,19 +50,19 @@ Given given_command(const CLI::App& program) {
   return given;
 }
 
-/// The commands that take a flag which the given one does not take.
-std::vector<std::string> commands_with(const CLI::App& program, const std::string& flag) {
-  std::vector<std::string> names;
-  for (const CommandPage& command : describe_command(program).commands) {
+/// Adds the commands below `page` that take a flag which the given one does not take: "emit", "recurrent emit".
+void add_takers(const CommandPage& page, const std::string& flag, std::vector<std::string>& names) {
+  for (const CommandPage& command : page.commands) {
     const std::vector<std::string> flags = flag_names(command);
     if (std::find(flags.begin(), flags.end(), flag) != flags.end())
-      names.push_back(command.name.substr(command.name.rfind(' ') + 1));
+      names.push_back(command.name.substr(command.name.find(' ') + 1));
+    add_takers(command, flag, names);
   }
-  return names;
 }
 
 Error unknown_flag(const CLI::App& program, const Given& given, const std::string& flag) {
-  const std::vector<std::string> takers = commands_with(program, flag);
+  std::vector<std::string> takers;
+  add_takers(describe_command(program), flag, takers);
   if (!takers.empty()) {
     return wrong(fmt::format("{} does not take {}", given.page.name, flag),
                  fmt::format("These commands take it: {}.", fmt::join(takers, ", ")));

@@ -227,18 +227,23 @@ Result<ModelShapes> model_from_config_file(const std::filesystem::path& file) {
 }
 
 Result<RecurrentProblem> recurrent_from_config(std::string_view json_text, std::string_view name) {
-  const auto model = read_model(json_text, name);
-  if (!model) return tl::unexpected(model.error());
+  const std::string by_hand = "--kind, --qk-heads, --v-heads, --key-dim and --value-dim";
+  auto model = read_model(json_text, name);
+  if (!model) {
+    model.error().hint =
+        "Give a config.json as Hugging Face transformers writes it, or " + by_hand + " where it has such a state.";
+    return tl::unexpected(std::move(model.error()));
+  }
   if (model->recurrent.empty())
     return fail(ErrorCode::unsupported,
                 model->others.empty()
                     ? fmt::format("{}: all of its layers are attention to a KV cache", name)
                     : fmt::format("{}: which recurrent state its layers have is not known; {} of {} are {}", name,
                                   others_count(*model), model->layers, others_of(*model)),
-                "Give --kind, --qk-heads, --v-heads, --key-dim and --value-dim where it has such a state.");
+                "Give " + by_hand + " where it has such a state.");
   if (model->recurrent.size() > 1)
     return fail(ErrorCode::unsupported, fmt::format("{}: its layers have recurrent states of several sizes", name),
-                "Give --kind, --qk-heads, --v-heads, --key-dim and --value-dim of each.");
+                "Give " + by_hand + " of each.");
   return model->recurrent.front().problem;
 }
 

@@ -351,9 +351,9 @@ Result<void> bind(const LaunchLimits& limits, const leanattn_decode_args& args, 
   const Rows rows = rows_of(problem);
   const Extents extents = extents_of(features, args, *tokens);
   bind_strides(problem, rows, extents.entry_tokens, args, bound);
+  if (auto ok = check_plane(problem, rows, extents, bound); !ok) return ok;
   if (auto ok = check_strides(problem, rows, extents, bound); !ok) return ok;
   if (auto ok = check_layout(problem, rows, extents.entry_tokens, bound); !ok) return ok;
-  if (auto ok = check_plane(problem, rows, extents, bound); !ok) return ok;
   if (features.append) {
     if (auto ok = bind_new_tokens(problem, args, extents.requests, extents.query_tokens, bound); !ok) return ok;
   }

@@ -67,7 +67,8 @@ LEAN_DEVICE void load_rows(u32 buffer, RowBits bits, LaneRows& rows) {
 #pragma unroll
   for (int turn = 0; turn < kRowTurns; turn++) {
     const int row = row_of_turn(turn);
-    const bool exists = (bits.exist >> row & 1) != 0, second = (bits.second >> row & 1) != 0;
+    const bool exists = (bits.exist >> row & 1) != 0;
+    [[maybe_unused]] const bool second = (bits.second >> row & 1) != 0;  // where rows have scales
     const u32 from = buffer + (u32)((gather_warp() * kWarpRows + row) * kRowPitch);
 #pragma unroll
     for (int pair = 0; pair < kRowPairs; pair++) {

@@ -21,8 +21,9 @@ from contract import Contract, HEADS, OFFLINE, SHAPE
 COMMANDS = ["tune", "lookup", "emit", "prewarm", "verify", "bench", "evaluate", "recurrent", "explain", "report", "db", "models", "families", "devices", "doctor",
             "completion"]
 ROWS_OF_656_BYTES = ["--heads", "16", "--kv-heads", "1", "--head-dim", "576", "--latent", "--v-head-dim", "512", "--kv-dtype", "fp8_ds_mla"]
+ROWS_OF_584_BYTES = ["--heads", "64", "--kv-heads", "1", "--head-dim", "512", "--latent", "--kv-dtype", "fp8_ds_v4"]
 BELOW = [["db", command] for command in ("path", "stats", "check", "gc", "export", "import", "rebuild")] + \
-        [["evaluate", command] for command in ("search", "regret", "repeat")]
+        [["evaluate", command] for command in ("search", "regret", "repeat")] + [["recurrent", command] for command in ("tune", "bench", "emit", "lookup")]
 
 
 class Help(Contract):
@@ -210,6 +211,26 @@ class BadInput(Contract):
         (["bench", *SHAPE, "--budget", "60s"], "--budget 60s"),
         (["lookup", *SHAPE, *OFFLINE, "--batch", "8", "--max-batch", "4"], "--max-batch 4"),
         (["db"], "needs a command.*\n.*rebuild"),
+        (["recurrent"], "needs a command.*\n.*tune, bench, emit, lookup"),
+        (["recurrent", "lookup", *OFFLINE, "--kind", "luck"], "--kind luck: .*\n.*gated_delta"),
+        (["recurrent", "lookup", *OFFLINE, "--gates", "open"], "--gates open: .*\n.*softplus"),
+        (["recurrent", "lookup", *OFFLINE, "--dtype", "fp64"], "--dtype fp64: .*\n.*bf16"),
+        (["recurrent", "lookup", *OFFLINE, "--state", "fp16"], "--state fp16: .*\n.*fp32"),
+        (["recurrent", "lookup", *OFFLINE, "--output-gate", "tanh"], "--output-gate tanh: .*\n.*silu"),
+        (["recurrent", "lookup", *OFFLINE, "--kind", "gla", "--gates", "softplus"], "softplus gates of kind gla.*\n.*given"),
+        (["recurrent", "lookup", *OFFLINE, "--qk-heads", "5"], "32 heads of v for 5"),
+        (["recurrent", "lookup", *OFFLINE, "--tensor-parallel", "3"], "--tensor-parallel 3"),
+        (["recurrent", "lookup", *OFFLINE, "--key-dim", "100"], "key_dim is 100"),
+        (["recurrent", "lookup", *OFFLINE, "--tokens", "17"], "17 tokens"),
+        (["recurrent", "lookup", *OFFLINE, "--batch", "64k"], "--batch 65536 must be at most 65535|--batch 64k must be at most 65535"),
+        (["recurrent", "lookup", *OFFLINE, "--model", "llama-3-8b"], "'llama-3-8b' is not a built-in model with a recurrent state"),
+        (["recurrent", "lookup", *OFFLINE, "--model", "qwen3.5-27b", "--kind", "kda"], "--model and --kind cannot be given together"),
+        (["recurrent", "lookup", *OFFLINE, "--model-config", os.devnull], "/dev/null"),
+        (["recurrent", "emit", *OFFLINE, "--batch", "1,2"], "2 batches"),
+        (["recurrent", "tune", "--arch", "h100"], "recurrent tune does not take --arch\n.*recurrent emit, recurrent lookup"),
+        (["lookup", *ROWS_OF_584_BYTES, *OFFLINE], "fp8_ds_v4 without pages.*\n.*even page_size"),
+        (["lookup", *ROWS_OF_584_BYTES, *OFFLINE, "--page-size", "3"], "pages of 3 tokens.*\n.*even page_size"),
+        (["lookup", *ROWS_OF_584_BYTES, *OFFLINE, "--page-size", "64", "--append", "--rope", "half_split"], "rope over a latent cache.*\n.*k_new"),
         (["verify", "--only", "luck"], "luck"),
         (["completion", "tcsh"], "tcsh"),
         (["db", "export"], "file"),
@@ -381,12 +402,13 @@ class Features(Contract):
 
 class NoDevice(Contract):
     def test_commands_that_need_a_gpu_exit_3_and_say_what_to_do(self):
-        for arguments in (["devices"], ["verify", "--quick"], ["bench", *SHAPE], ["tune", *SHAPE], ["lookup", *SHAPE], ["prewarm", *SHAPE]):
+        for arguments in (["devices"], ["verify", "--quick"], ["bench", *SHAPE], ["tune", *SHAPE], ["lookup", *SHAPE], ["prewarm", *SHAPE],
+                          ["recurrent", "tune"], ["recurrent", "bench"], ["recurrent", "lookup"]):
             with self.subTest(arguments=arguments):
                 result = self.expect(3, *arguments)
                 self.assertGreater(len(result.stderr.splitlines()), 1, "an error without a way out")
                 # What describes a GPU that is not here is named by those commands that take it.
-                self.assertEqual("--arch" in result.stderr, arguments[0] in ("tune", "lookup", "prewarm"))
+                self.assertEqual("--arch" in result.stderr, arguments[0] in ("tune", "lookup", "prewarm") or arguments[-1] == "lookup")
 
     def test_tune_names_the_offline_way(self):
         self.expect(3, "tune", *SHAPE, says=r"--arch sm_90a")
@@ -429,7 +451,13 @@ class Output(Contract):
         self.assertEqual(first.stdout, self.expect(0, "emit", *SHAPE, *OFFLINE).stdout)
 
     def test_emit_without_a_gpu_or_an_arch_says_which_arch_it_took(self):
-        self.assertIn("sm_90a", self.expect(0, "emit", *SHAPE).stderr)
+        for command in (["emit", *SHAPE], ["recurrent", "emit"]):
+            result = self.expect(0, *command)
+            self.assertIn("sm_90a", result.stderr)
+            file = self.root / "kernel.cu"
+            self.expect(0, *command, "--out", str(file), says="kernel.cu has the kernel")
+            self.assertEqual(file.read_text(), result.stdout)
+            self.assertEqual(json.loads(self.expect(0, *command, "--json").stdout)["source"], result.stdout)
 
     def test_emit_obeys_its_overrides(self):
         flags = ["--tile", "128", "--warps", "8", "--warp-tokens", "16", "--stages", "3", "--load", "cp_async", "--fixup", "wait"]

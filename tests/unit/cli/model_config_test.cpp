@@ -442,6 +442,10 @@ TEST(ModelConfig, AFieldThatIsNoNumberIsNamed) {
   const auto refused = recurrent_from_config(R"({"model_type":"qwen3_next","linear_num_key_heads":"16"})", "x");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "x: \"linear_num_key_heads\" is \"16\", not a whole number");
+  EXPECT_EQ(
+      refused.error().hint,
+      "Give a config.json as Hugging Face transformers writes it, or --kind, --qk-heads, --v-heads, --key-dim and "
+      "--value-dim where it has such a state.");
 }
 
 }  // namespace

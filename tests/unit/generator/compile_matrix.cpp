@@ -225,8 +225,9 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       KernelSpec appends = spec;
       appends.features.append = true;
       specs.push_back(appends);
-      appends.features.rope = Rope::interleaved, appends.warps = 8;
-      specs.push_back(appends);
+      KernelSpec turns = appends;
+      turns.features.rope = Rope::interleaved, turns.warps = 8;
+      specs.push_back(turns);
       spec.features.page_size = 64, spec.features.selection_block = 1;
       spec.features.selection_in_pool = fixup == FixUp::wait;
       specs.push_back(spec);
@@ -235,6 +236,7 @@ std::vector<KernelSpec> matrix(Combinations combinations) {
       spec.head_dim = 512, spec.features.kv_format = KvFormat::fp8_ds_v4;
       specs.push_back(spec);
       appends.head_dim = 512, appends.features.kv_format = KvFormat::fp8_ds_v4, appends.features.page_size = 64;
+      appends.warps = 8;
       specs.push_back(appends);
     }
   }

@@ -432,6 +432,8 @@ TEST_F(FeatureArguments, PagesWhoseScalesLieBehindTheRowsHaveRoomForThem) {
   args.k_stride_batch = 17 * 576;
   EXPECT_EQ(bound().k_stride_batch, 17 * 576);
   refuses("k_stride_batch is 9328, with pages of 9344 bytes", [&] { args.k_stride_batch = 16 * 583; });
+  refuses("k_stride_batch is 9352", [&] { args.k_stride_batch = 16 * 584 + 8; });
+  refuses("k_stride_token is 584, with pages of 9344 bytes", [&] { args.k_stride_token = 584; });
   limits.problem.layout = KvLayout::strided;
   refuses("k_stride_token is 592, with pages of 9344 bytes", [&] { args.k_stride_token = 592; });
 }
