@@ -109,7 +109,8 @@ void add_remarks(LayerShape& shape, Roles& roles) {
         "Scores get a learned bias by distance, for which there is no kernel; it is left out here.");
   if (roles.has("compressed"))
     shape.remarks.emplace_back(
-        "Query tokens also see compressed tokens beside the window: a second cache, which is left out here.");
+        "Query tokens also see compressed tokens beside the window, which are left out here; --selection-block and "
+        "--second-cache with --page-size and --window 0 are about steps that read both.");
   if (roles.has("prompt_window"))
     shape.remarks.emplace_back(
         "Query tokens see the prompt and a window of the tokens behind it; the window is left out here.");

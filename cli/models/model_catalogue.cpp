@@ -141,6 +141,11 @@ Result<ModelShape> find_model(std::string_view name) {
     if (same_name(model.name, name)) return model;
     known.push_back(model.name);
   }
+  if (find_recurrent_model(name))
+    return fail(ErrorCode::invalid_argument,
+                fmt::format("--model '{}' is built in for its layers with a recurrent state alone", name),
+                "These are for `leanattn recurrent`. For its layers with attention, give --model-config config.json or "
+                "--heads, --kv-heads and --head-dim.");
   return fail(ErrorCode::invalid_argument, fmt::format("--model '{}' is not a built-in model", name),
               fmt::format("{}`leanattn models` lists the built-in ones. For any other, give --model-config config.json "
                           "or --heads, --kv-heads and --head-dim.",

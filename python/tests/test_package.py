@@ -203,7 +203,8 @@ def test_the_module_takes_winners_from_its_own_package(tmp_path):
     env = {**os.environ, **program, "PYTHONPATH": f"{package}:{pathlib.Path(_fake_gpu.__file__).parent}"}
 
     def planned(cache, how="plan"):
-        ran = subprocess.run([sys.executable, "-c", code, str(package), how], capture_output=True, text=True, env={**env, "LEANATTN_CACHE_DIR": str(cache)}, timeout=300)
+        ran = subprocess.run([sys.executable, "-c", code, str(package), how], capture_output=True, text=True, env={**env, "LEANATTN_CACHE_DIR": str(cache)},
+                             cwd=tmp_path, timeout=300)  # -c also imports from where it starts
         if "nvrtc_missing" in ran.stderr or "NVRTC library" in ran.stderr:
             pytest.skip("NVRTC is not installed")
         assert ran.returncode == 0, ran.stderr

@@ -15,7 +15,7 @@ LEAN_DEVICE float larger_magnitude(float largest, u32 pair) {
 // The scale of the group of which this lane has the columns x. A group of zeros has the smallest normal number, or that
 // of a magnitude of 1e-4, so that no value is divided by 0. All lanes of the warp call this.
 LEAN_DEVICE float scale_of_group(const uint4& x) {
-  constexpr float kLargestE4m3 = 448.0f, kSmallestNormal = __builtin_bit_cast(float, 0x00800000u);
+  constexpr float kLargestE4m3 = 448.0f;
   float largest = 0.0f;
 #pragma unroll
   for (int i = 0; i < 4; i++) largest = larger_magnitude(largest, word(x, i));
@@ -25,8 +25,10 @@ LEAN_DEVICE float scale_of_group(const uint4& x) {
   if constexpr (kRowPlane > 0) {
     constexpr u32 kFraction = 0x007fffffu;
     return __uint_as_float((__float_as_uint(fmaxf(largest, 1e-4f) / kLargestE4m3) + kFraction) & ~kFraction);
+  } else {
+    constexpr float kSmallestNormal = __builtin_bit_cast(float, 0x00800000u);
+    return fmaxf(largest / kLargestE4m3, kSmallestNormal);
   }
-  return fmaxf(largest / kLargestE4m3, kSmallestNormal);
 }
 
 LEAN_DEVICE u32 quantised_four(u32 low, u32 high, float scale) {

@@ -65,6 +65,9 @@ TEST(Catalogue, NamesIgnoreCaseAndUnknownOnesLeadToTheClosest) {
   EXPECT_NE(unknown.error().message.find("'llama-3'"), std::string::npos);
   EXPECT_NE(unknown.error().hint.find("Did you mean llama-3-8b?"), std::string::npos) << unknown.error().hint;
   EXPECT_NE(find_model("x").error().hint.find("leanattn models"), std::string::npos);
+  const auto recurrent = find_model("Qwen3.5-27B");
+  ASSERT_FALSE(recurrent.has_value());
+  EXPECT_EQ(recurrent.error().message, "--model 'Qwen3.5-27B' is built in for its layers with a recurrent state alone");
 }
 
 TEST(RecurrentCatalogue, EveryModelIsAProblemWithKernels) {
