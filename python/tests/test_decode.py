@@ -482,8 +482,26 @@ def test_rows_whose_scales_lie_behind_those_of_a_page_are_counted_with_them(engi
     o, launch = decoded(engine, **given)
     assert o.shape == (BATCH, 64, 512) and "dsv4" in launch["kernel"]
     assert (launch["arguments"]["k_stride_token"], launch["arguments"]["k_stride_batch"]) == (576, padded)
-    with pytest.raises(ValueError, match="592 bytes apart, not 584"):
-        leanattn.decode(**{**given, "k_cache": FakeTensor((40, 64, 584), "uint8", strides=(64 * 592, 592, 1))}, engine=engine)
+    window = FakeTensor((9, *shape[1:]), "uint8", strides=strides)
+    _, launch = decoded(engine, **second_cache(**{**given, "page_table": None, "context_lengths": None}, second_k_cache=window))
+    assert "_two" in launch["kernel"] and (launch["arguments"]["k_stride_token"], launch["arguments"]["k_stride_batch"]) == (576, padded)
+    _, launch = decoded(engine, **given, k_new=FakeTensor((BATCH, 1, 512)))
+    assert "_app" in launch["kernel"]
+
+
+@pytest.mark.parametrize("error, said, changed", [
+    (ValueError, "592 bytes apart, not 584", {"k_cache": FakeTensor((40, 64, 584), "uint8", strides=(64 * 592, 592, 1))}),
+    (ValueError, "k_cache has stride 37448 in dimension 0, which is not a multiple of 16", {"k_cache": FakeTensor((40, 64, 584), "uint8", strides=(65 * 576 + 8, 584, 1))}),
+    (ValueError, "with pages of 37376 bytes", {"k_cache": FakeTensor((40, 64, 584), "uint8", strides=(64 * 576, 584, 1))}),
+    (leanattn.Unsupported, "even page_size", {"k_cache": FakeTensor((40, 3, 584), "uint8", strides=(1760, 584, 1))}),
+    (leanattn.Unsupported, "without pages", {"k_cache": FakeTensor((BATCH, 64, 584), "uint8"), "page_table": None}),
+    (ValueError, "give k_new with its columns turned", {"k_new": FakeTensor((BATCH, 1, 512)), "rope_table": FakeTensor((9 * 64, 64), "fp32"), "rope": "interleaved"}),
+])
+def test_what_rows_whose_scales_lie_behind_those_of_a_page_have_not_is_refused_by_name(engine, error, said, changed):
+    given = latent_inputs(q=FakeTensor((BATCH, 64, 512)), k_cache=FakeTensor((40, 64, 584), "uint8"), kv_dtype="fp8_ds_v4")
+    with pytest.raises(error, match=said):
+        leanattn.decode(**{**given, **changed}, engine=engine)
+    assert fake.launches() == []
 
 
 def second_cache(**changed):
