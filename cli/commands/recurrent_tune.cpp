@@ -39,6 +39,7 @@ Json step_json(const TunedRecurrentStep& step) {
           {"rule_us", known(step.by_rule_us)},
           {"timed", step.timed},
           {"noise", step.noise},
+          {"no_memory", step.no_memory},
           {"finished", step.finished}};
 }
 
@@ -113,7 +114,9 @@ int tune_recurrent_steps(const Console& console, RecurrentTuneRequest request, c
                      summary->incorrect, summary->failure));
   for (const TunedRecurrentStep& step : summary->steps) {
     if (!step.noise.empty()) warn(fmt::format("batch {}: {}, so times may be off", step.batch, step.noise));
-    if (!step.winner && step.timed == 0 && !summary->interrupted)
+    if (!step.no_memory.empty()) {
+      warn(fmt::format("batch {} is left out: {}", step.batch, step.no_memory));
+    } else if (!step.winner && step.timed == 0 && !summary->interrupted)
       code = report_error({ErrorCode::kernel_rejected,
                            fmt::format("batch {}: no kernel can be launched, the last one for this reason: {}",
                                        step.batch, summary->failure),

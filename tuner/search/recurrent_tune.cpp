@@ -181,7 +181,13 @@ Result<RecurrentTuneSummary> tune_recurrent(const RecurrentTuneRequest& request,
     for (const int batch : request.batches) {
       if (session.cancelled()) break;
       summary.steps.push_back({.batch = batch, .by_rule = default_spec(*device, request.problem, batch)});
-      if (auto done = tune_step(session, *kernels, summary.steps.back()); !done) return done;
+      auto done = tune_step(session, *kernels, summary.steps.back());
+      if (done) continue;
+      const auto fits = [](const TunedRecurrentStep& step) { return step.finished; };
+      const bool last = batch == request.batches.back();
+      if (done.error().code != ErrorCode::out_of_memory || (last && std::ranges::none_of(summary.steps, fits)))
+        return done;
+      summary.steps.back().no_memory = done.error().message;
     }
     summary.interrupted = session.cancelled();
     return trials.drain();

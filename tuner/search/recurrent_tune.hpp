@@ -37,12 +37,13 @@ struct TunedRecurrentStep {
   int batch = 1;
   std::optional<RecurrentSpec> winner = {};  ///< as the database has it; nullopt: it has none
   double median_us = 0, low_us = 0, high_us = 0;
-  double copy_us = 0;      ///< of one read of the states, and one write of each that is stored, in the same rounds
-  RecurrentSpec by_rule;   ///< what default_spec() says
-  double by_rule_us = 0;   ///< 0: it was not timed
-  int timed = 0;           ///< candidates that took part in the race
-  std::string noise = {};  ///< why times should be doubted
-  bool finished = false;   ///< false: the caller cancelled before the last round
+  double copy_us = 0;          ///< of one read of the states, and one write of each that is stored, in the same rounds
+  RecurrentSpec by_rule;       ///< what default_spec() says
+  double by_rule_us = 0;       ///< 0: it was not timed
+  int timed = 0;               ///< candidates that took part in the race
+  std::string noise = {};      ///< why times should be doubted
+  bool finished = false;       ///< false: the caller cancelled before the last round
+  std::string no_memory = {};  ///< why nothing was timed, where its states do not fit into the GPU's memory
 };
 
 struct RecurrentTuneSummary {
@@ -64,9 +65,9 @@ struct RecurrentProgress {
 using RecurrentProgressSink = std::function<void(const RecurrentProgress&)>;
 
 /// Every trial is committed as it ends. When `cancel` (may be null) is set, the best so far is kept where it was
-/// compared in some rounds, and `interrupted` is true. `cubins` and `progress` may be empty. Errors: those of
-/// validate(problem), no_driver, no_device, nvrtc_missing, out_of_memory, launch_failed, context_lost, database errors;
-/// trials of before stay.
+/// compared in some rounds, and `interrupted` is true. A batch that does not fit into the memory is left out. `cubins`
+/// and `progress` may be empty. Errors: those of validate(problem), no_driver, no_device, nvrtc_missing, out_of_memory
+/// (where no batch fits), launch_failed, context_lost, database errors; trials of before stay.
 Result<RecurrentTuneSummary> tune_recurrent(const RecurrentTuneRequest& request, TuningDb& db, CubinCache* cubins,
                                             const RecurrentProgressSink& progress, const std::atomic<bool>* cancel);
 

@@ -182,6 +182,22 @@ TEST_F(RecurrentTune, AnInterruptKeepsWhatIsDecided) {
   EXPECT_TRUE(std::any_of(kept.begin(), kept.end(), [](const Trial& trial) { return trial.reason == kCutShort; }));
 }
 
+TEST_F(RecurrentTune, ABatchThatDoesNotFitIsLeftOut) {
+  request.batches = {2, 65535, 4};
+  times = {{kFast, 2.0}};
+  fake_gpu().memory_bytes = 128 << 20;
+  const RecurrentTuneSummary summary = tune();
+  ASSERT_EQ(summary.steps.size(), 3u);
+  EXPECT_EQ(summary.steps[0].winner.value().tunables, kFastTunables);
+  EXPECT_FALSE(summary.steps[1].winner);
+  EXPECT_NE(summary.steps[1].no_memory, "");
+  EXPECT_EQ(summary.steps[2].winner.value().tunables, kFastTunables);
+  request.batches = {65535};
+  const auto none = tune_recurrent(request, *db, cubins.get(), {}, &stop);
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().code, ErrorCode::out_of_memory);
+}
+
 TEST_F(RecurrentTune, AnInterruptDuringTheChecksTimesNothing) {
   const RecurrentTuneSummary summary = tune([&](const RecurrentProgress& progress) { stop = progress.done == 1; });
   EXPECT_TRUE(summary.interrupted);
