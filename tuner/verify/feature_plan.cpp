@@ -185,6 +185,9 @@ std::vector<Setting> row_format_settings() {
           [&](Features& f) {
             f.latent = true, f.v_head_dim = row.value_columns, f.kv_format = encoding.format;
             change(f);
+            // A plane lies behind an even number of rows, and columns turn behind those of V.
+            if (row.plane_bytes > 0) f.page_size = f.page_size == 0 ? 32 : std::max(2, f.page_size);
+            if (row.value_columns == key_columns(row)) f.rope = Rope::none, f.rope_dim = 0;
           },
           key_columns(row)));
     };
