@@ -86,13 +86,11 @@ Result<RecurrentProblem> problem_of(const RecurrentFlags& flags) {
     return tl::unexpected(ok.error());
   if (!flags.output_gate.empty() && problem->output_gate != OutputGate::silu_first) problem->norm_heads = 1;
   if (auto ok = read_number("--tokens", flags.tokens, problem->tokens); !ok) return tl::unexpected(ok.error());
-  if (!flags.norm_heads.empty()) {
-    if (auto ok = read_number("--norm-heads", flags.norm_heads, problem->norm_heads); !ok)
-      return tl::unexpected(ok.error());
-  }
-  if (!flags.conv_width.empty()) {
-    if (auto ok = read_number("--conv-width", flags.conv_width, problem->conv_width); !ok)
-      return tl::unexpected(ok.error());
+  for (const auto& [flag, text, number] : {std::tuple{"--norm-heads", &flags.norm_heads, &problem->norm_heads},
+                                           {"--conv-width", &flags.conv_width, &problem->conv_width},
+                                           {"--ring", &flags.ring, &problem->ring}}) {
+    if (text->empty()) continue;
+    if (auto ok = read_number(flag, *text, *number); !ok) return tl::unexpected(ok.error());
   }
   problem->ragged = flags.ragged, problem->snapshots = flags.snapshots;
   problem->keys_first = flags.keys_first;
@@ -160,6 +158,11 @@ void add_recurrent_flags(CLI::App& command, RecurrentFlags& flags, const std::st
       ->type_name("N");
   command.add_flag("--ragged", flags.ragged, "Each request has its own number of tokens");
   command.add_flag("--snapshots", flags.snapshots, "Store the state after each token, in slots of their own");
+  command
+      .add_option(
+          "--ring", flags.ring,
+          "Keep what so many tokens do to a state in a ring, up to 16, and seldom store the state; default: none")
+      ->type_name("N");
   command.add_flag("--keys-first", flags.keys_first, "States lie [slots, heads, K, V], not [slots, heads, V, K]");
   command.add_option("--batch", flags.batch, "Requests of a step; default " + batches)->type_name("LIST");
 }

@@ -18,7 +18,7 @@ struct RecurrentFlags {
   std::string model, model_config, tensor_parallel = "1";
   std::string kind = "gated_delta", gates, dtype, output_gate, qk_heads = "16", v_heads = "32", key_dim = "128",
               value_dim = "128";
-  std::string state = "fp32", tokens = "1", batch, conv_width, norm_heads;
+  std::string state = "fp32", tokens = "1", batch, conv_width, ring, norm_heads;
   bool ragged = false, snapshots = false, keys_first = false;
 };
 

@@ -79,6 +79,7 @@ void read_problem(const Json& object, RecurrentProblem& problem) {
   reader.read("snapshots", problem.snapshots);
   reader.read("keys_first", problem.keys_first);
   reader.read("conv_width", problem.conv_width);
+  reader.read("ring", problem.ring);
 }
 
 void read_spec(const Json& object, RecurrentSpec& spec) {

@@ -151,6 +151,18 @@ Result<void> validate(const RecurrentProblem& problem) {
   if (problem.conv_width != 0 && (problem.conv_width < 2 || problem.conv_width > kMostConvWidth))
     return fail(ErrorCode::unsupported, fmt::format("conv_width is {}", problem.conv_width),
                 fmt::format("Give 2 to {}, or 0 where q, k and v have gone through it.", kMostConvWidth));
+  if (problem.ring != 0 && (problem.ring < 2 * problem.tokens || problem.ring > kMostRingEntries))
+    return fail(ErrorCode::unsupported, fmt::format("a ring of {} for {} tokens a step", problem.ring, problem.tokens),
+                fmt::format("Give at least twice the tokens, and at most {}.", kMostRingEntries));
+  if (problem.ring > 0 && problem.snapshots)
+    return invalid_problem("a ring and snapshots", "With a ring no state is stored for a token that may be rejected.");
+  if (problem.ring > 0 && update.erasure == Erasure::vectors)
+    return fail(ErrorCode::unsupported, fmt::format("a ring of kind {}", update.name),
+                "An entry has one vector, and this update adds two.");
+  if (problem.ring > 0 && problem.tokens > 1 && problem.conv_width > 0)
+    return fail(
+        ErrorCode::unsupported, fmt::format("a ring and a convolution of {} tokens a step", problem.tokens),
+        "The convolution's state has no tokens that may be rejected without snapshots. Leave it to the engine.");
   if (std::find(update.gates.begin(), update.gates.end(), problem.gates) == update.gates.end()) {
     std::string choices;
     for (const Gates gates : update.gates)
@@ -198,19 +210,40 @@ std::int64_t state_bytes(const RecurrentProblem& problem) {
   return std::int64_t{problem.v_heads} * problem.value_dim * problem.key_dim * bytes_of(problem.state);
 }
 
+std::int64_t ring_entry_bytes(const RecurrentProblem& problem) {
+  return 4 * (std::int64_t{problem.v_heads} * problem.value_dim + std::int64_t{problem.qk_heads} * problem.key_dim +
+              gates_of_token(problem));
+}
+
+int ring_period(const RecurrentProblem& problem) { return problem.ring == 0 ? 1 : problem.ring / problem.tokens - 1; }
+
 std::int64_t state_traffic(const RecurrentProblem& problem, int batch) {
+  if (problem.ring > 0) {
+    // A step of the period replays the tokens of 1, 2, .. steps, and writes those of its own.
+    const std::int64_t period = ring_period(problem), entries = problem.tokens * period * (period + 3) / 2;
+    return (state_bytes(problem) * (period + 1) + ring_entry_bytes(problem) * entries) * batch / period;
+  }
   return state_bytes(problem) * batch * (1 + (problem.snapshots ? problem.tokens : 1));
 }
 
 std::string to_json(const RecurrentProblem& problem) {
-  return nlohmann::json{{"kind", to_string(problem.kind)},   {"qk_heads", problem.qk_heads},
-                        {"v_heads", problem.v_heads},        {"key_dim", problem.key_dim},
-                        {"value_dim", problem.value_dim},    {"dtype", to_string(problem.dtype)},
-                        {"state", to_string(problem.state)}, {"gates", to_string(problem.gates)},
-                        {"normalises", problem.normalises},  {"output_gate", to_string(problem.output_gate)},
-                        {"norm_heads", problem.norm_heads},  {"tokens", problem.tokens},
-                        {"ragged", problem.ragged},          {"snapshots", problem.snapshots},
-                        {"conv_width", problem.conv_width},  {"keys_first", problem.keys_first}}
+  return nlohmann::json{{"kind", to_string(problem.kind)},
+                        {"qk_heads", problem.qk_heads},
+                        {"v_heads", problem.v_heads},
+                        {"key_dim", problem.key_dim},
+                        {"value_dim", problem.value_dim},
+                        {"dtype", to_string(problem.dtype)},
+                        {"state", to_string(problem.state)},
+                        {"gates", to_string(problem.gates)},
+                        {"normalises", problem.normalises},
+                        {"output_gate", to_string(problem.output_gate)},
+                        {"norm_heads", problem.norm_heads},
+                        {"tokens", problem.tokens},
+                        {"ragged", problem.ragged},
+                        {"snapshots", problem.snapshots},
+                        {"conv_width", problem.conv_width},
+                        {"keys_first", problem.keys_first},
+                        {"ring", problem.ring}}
       .dump();
 }
 
@@ -222,13 +255,14 @@ std::string describe_output(const RecurrentProblem& problem) {
 
 std::string describe(const RecurrentProblem& problem) {
   const std::string output = describe_output(problem);
-  return fmt::format("{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}", to_string(problem.kind),
+  return fmt::format("{}, {}/{} heads of {} x {}, {}, {} state, {}{} gates{}{}{}{}{}{}{}", to_string(problem.kind),
                      problem.qk_heads, problem.v_heads, problem.value_dim, problem.key_dim, to_string(problem.dtype),
                      to_string(problem.state), problem.keys_first ? "[K, V], " : "", to_string(problem.gates),
                      problem.conv_width > 0 ? fmt::format(", convolution of {}", problem.conv_width) : "",
                      problem.normalises ? ", L2 norm" : "", output.empty() ? "" : ", " + output,
                      problem.tokens > 1 ? fmt::format(", {} tokens", problem.tokens) : "",
-                     problem.ragged ? ", ragged" : "", problem.snapshots ? ", snapshots" : "");
+                     problem.ragged ? ", ragged" : "", problem.snapshots ? ", snapshots" : "",
+                     problem.ring > 0 ? fmt::format(", a ring of {}", problem.ring) : "");
 }
 
 }  // namespace v1

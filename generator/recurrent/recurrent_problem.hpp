@@ -83,7 +83,7 @@ Result<Gates> parse_gates(std::string_view text);
 Result<OutputGate> parse_output_gate(std::string_view text);
 Result<StateType> parse_state_type(std::string_view text);
 
-inline constexpr int kMostRecurrentTokens = 16, kMostConvWidth = 4;
+inline constexpr int kMostRecurrentTokens = 16, kMostConvWidth = 4, kMostRingEntries = 16;
 
 /// What never changes in a model. The state lies as engines store it: [slots, v_heads, value_dim, key_dim], unless keys
 /// are first.
@@ -104,6 +104,10 @@ struct RecurrentProblem {
   bool snapshots = false;   ///< the state after each token is stored in a slot of its own, not only the last one
   bool keys_first = false;  ///< states lie [slots, v_heads, key_dim, value_dim]
   int conv_width = 0;       ///< tokens of the short convolution that q, k and v go through first, 2..4; 0: none
+
+  /// Entries of a slot's ring, at least two steps', 2..16; 0: none. A step writes what its tokens do to the state into
+  /// the ring, replays what the ring has, and seldom stores the state.
+  int ring = 0;
 
   bool operator==(const RecurrentProblem&) const = default;
 };
@@ -131,8 +135,12 @@ std::int64_t norm_weights(const RecurrentProblem& problem);
 
 /// Bytes of one request's state, of all heads.
 std::int64_t state_bytes(const RecurrentProblem& problem);
+/// Bytes of a ring's entry, of all heads.
+std::int64_t ring_entry_bytes(const RecurrentProblem& problem);
+/// Steps from one in which a ring's state is stored to the next, where all tokens are accepted. 1 without a ring.
+int ring_period(const RecurrentProblem& problem);
 /// Bytes of states that a step over `batch` requests reads and writes: each state once, or once for each token of a
-/// problem with snapshots.
+/// problem with snapshots. With a ring they are the mean of a period, together with the entries.
 std::int64_t state_traffic(const RecurrentProblem& problem, int batch);
 
 /// Self-describing JSON object; keys sorted, one line.

@@ -18,14 +18,19 @@ constexpr int kMostHeldRegisters = 176, kOtherRegisters = 56;
 /// Bytes of shared memory that a kernel may name.
 constexpr int kMostSharedBytes = 48 << 10;
 
-/// What a CTA has in shared memory: what comes out of a convolution in fp32, what goes into it, and sums of the output.
+/// What a CTA has in shared memory: what comes out of a convolution in fp32, what goes into it, sums of the output, and
+/// entries of a ring.
 int shared_bytes(const RecurrentSpec& spec) {
   const RecurrentProblem& problem = spec.problem;
   const int warps = problem.norm_heads * problem.value_dim / spec.tunables.warp_rows,
-            sums = problem.output_gate == OutputGate::none ? 0 : 8 * warps;
-  if (problem.conv_width == 0) return sums;
+            sums = problem.output_gate == OutputGate::none ? 0 : 8 * warps,
+            factors = static_cast<int>(gates_of_token(problem)) / problem.v_heads,
+            entries = problem.ring == 0
+                          ? 0
+                          : 4 * problem.ring * (problem.key_dim + rows_of_cta(spec.tunables) + factors) + 32;
+  if (problem.conv_width == 0) return sums + entries;
   const int channels = 2 * problem.key_dim + round_up(rows_of_cta(spec.tunables), 4);
-  return sums + channels * (4 * problem.tokens + 2 * (problem.conv_width - 1 + problem.tokens)) + 16;
+  return sums + entries + channels * (4 * problem.tokens + 2 * (problem.conv_width - 1 + problem.tokens)) + 16;
 }
 
 /// Registers of a thread for the state while it also has what goes into its channels of a convolution.
@@ -52,7 +57,7 @@ int held_registers(const RecurrentSpec& spec) {
   const bool by_channels = update.erasure == Erasure::channels;
   const int vectors = (update.decay == Decay::channel ? 1 : 0) + (by_channels ? 1 : 0) +
                       (update.erasure == Erasure::vectors ? 2 : 0),
-            next = spec.problem.tokens > 1 ? 1 + vectors : 0;
+            next = spec.problem.tokens > 1 || spec.problem.ring > 0 ? 1 + vectors : 0;
   // 16 bytes of a state that lies [K, V] are of as many rows, so that more of them are at work at the same time.
   const int of_rows = (spec.problem.keys_first ? 1 : 0) + (by_channels ? 3 : 0);
   return std::max(columns * (rows + 2 + vectors + next) + rows * of_rows, convolving_registers(spec));
@@ -75,8 +80,10 @@ void add_constants(SourceText& source, const RecurrentSpec& spec) {
   source.number("kTokens", problem.tokens, "most tokens of a request");
   source.flag("kRagged", problem.ragged, "each request has its own number of tokens");
   source.flag("kSnapshots", problem.snapshots, "the state after each token is stored");
+  source.number("kRing", problem.ring, "entries of a slot's ring, if it has one");
   if (problem.conv_width > 0) source.define("LEAN_CONVOLVES");
-  if (problem.conv_width > 0 || erases_of_token(problem) > 0) source.define("LEAN_LONG_ARGUMENTS");
+  if (problem.ring > 0) source.define("LEAN_REPLAYS");
+  if (problem.conv_width > 0 || problem.ring > 0 || erases_of_token(problem) > 0) source.define("LEAN_LONG_ARGUMENTS");
   source.text += "// how a token changes the state\n";
   source.number("kDecay", static_cast<int>(update.decay), "factors of the decay: none, one, one for each channel");
   source.number(
@@ -104,6 +111,7 @@ void add_all(SourceText& source, const RecurrentSpec& spec) {
   if (spec.problem.dtype == DType::fp16) source.add({"attend/fp16.cuh"});
   source.add({"recurrent/state.cuh", "recurrent/gates.cuh", "recurrent/token.cuh", "recurrent/output.cuh"});
   if (spec.problem.conv_width > 0) source.add({"recurrent/convolution.cuh"});
+  if (spec.problem.ring > 0) source.add({"recurrent/replay.cuh"});
   source.add_entry("recurrent/step.cuh", kernel_name(spec));
 }
 
@@ -163,8 +171,8 @@ Result<void> validate(const RecurrentSpec& spec) {
         fmt::format("an output that is normalised by {} CTAs together on {}", ctas, to_string(spec.arch)),
         fit == 1 ? "before sm_90 a CTA has all of these rows" : fmt::format("they are a cluster of up to {}", fit));
   if (const int bytes = shared_bytes(spec); bytes > kMostSharedBytes)
-    return fail(ErrorCode::unsupported, fmt::format("{} bytes of shared memory for a convolution", bytes),
-                "choose fewer rows of a CTA, or fewer tokens");
+    return fail(ErrorCode::unsupported, fmt::format("{} bytes of shared memory for a convolution or a ring", bytes),
+                "choose fewer rows of a CTA, fewer tokens, or a shorter ring");
   const int share = 65536 / (32 * tunables.warps * tunables.ctas_per_sm),
             most = std::min(kMostHeldRegisters, share - kOtherRegisters);
   if (const int held = held_registers(spec); held > most)
@@ -183,12 +191,13 @@ std::string kernel_name(const RecurrentSpec& spec) {
                                  : fmt::format("_{}{}", to_string(problem.output_gate),
                                                problem.norm_heads > 1 ? std::to_string(problem.norm_heads) : "");
   const std::string convolution = problem.conv_width == 0 ? "" : fmt::format("_c{}", problem.conv_width);
+  const std::string ring = problem.ring == 0 ? "" : fmt::format("_r{}", problem.ring);
   return fmt::format("recurrent_{}_{}_{}_{}_{}_{}h{}x{}_k{}_v{}{}{}_t{}{}{}_w{}x{}_l{}_o{}", arch,
                      to_string(problem.kind), to_string(problem.gates), to_string(problem.dtype),
                      to_string(problem.state), problem.normalises ? "norm_" : "", problem.qk_heads, problem.v_heads,
                      problem.key_dim, problem.value_dim, (problem.keys_first ? "_kv" : "") + convolution, output,
-                     problem.tokens, problem.ragged ? "_ragged" : "", problem.snapshots ? "_snap" : "", tunables.warps,
-                     tunables.warp_rows, tunables.row_lanes, tunables.ctas_per_sm);
+                     problem.tokens, problem.ragged ? "_ragged" : "", problem.snapshots ? "_snap" : ring,
+                     tunables.warps, tunables.warp_rows, tunables.row_lanes, tunables.ctas_per_sm);
 }
 
 Result<EmittedRecurrent> emit(const RecurrentSpec& spec) {

@@ -68,7 +68,8 @@ typedef struct leanattn_recurrent_layer {
   int32_t norm_heads; /* LEANATTN_OUTPUT_SILU_FIRST: neighbouring heads that are normalised together; 0: 1. Beyond 1
                          from sm_90 on, and as many CTAs of value_dim rows at most as a cluster has: 8, or 16 on sm_90
                          and sm_100 */
-  int32_t reserved;
+  int32_t ring; /* entries of a slot's ring, 2 * tokens to 16; 0: none. Not with snapshots, not for rwkv7, and with
+                   a conv_width for one token only */
 } leanattn_recurrent_layer;
 
 /* Everything is 0 but struct_size. Set the heads and dims at least. */
@@ -134,8 +135,16 @@ typedef struct leanattn_recurrent_args {
   const void* write; /* gdn2: [tokens, v_heads, value_dim] by write_stride: v is multiplied with the same of it. rwkv7:
                         [tokens, v_heads, key_dim], where what was read is added. Otherwise null */
   int64_t erase_stride, write_stride;
-  uint32_t* readers; /* the same: [batch, qk_heads], all zero before the first launch, as each launch leaves it;
-                        launches that may run at the same time have memory of their own */
+  uint32_t* readers;         /* the same: [batch, qk_heads], all zero before the first launch, as each launch leaves it;
+                                launches that may run at the same time have memory of their own */
+  const int32_t* ring_spans; /* layers with a ring: [batch, 2], aligned to 8 bytes: the first entry of the ring of each
+                                request's slot that counts, from 0 on, and how many do, ring - tokens at most. A launch
+                                only reads them; docs/how-to/recurrent.md says what they are in the next step */
+  float* ring_u;             /* [slot_count, ring, v_heads, value_dim] by ring_u_stride: what tokens added at k */
+  float* ring_k;             /* [slot_count, ring, qk_heads, key_dim] by ring_k_stride. Both are aligned to 16 bytes */
+  float* ring_w; /* [slot_count, ring, v_heads] by ring_w_stride, or [.., key_dim] with a decay for each channel of K,
+                    then aligned to 16 bytes: factors of the decay */
+  int64_t ring_u_stride, ring_k_stride, ring_w_stride; /* from slot to slot */
 } leanattn_recurrent_args;
 
 /* Everything is 0 but struct_size. */
@@ -148,9 +157,10 @@ static inline void leanattn_recurrent_args_init(leanattn_recurrent_args* args) {
 typedef struct leanattn_recurrent_plan leanattn_recurrent_plan;
 
 /* Finds the kernel for steps of about `batch` requests, which decides how fast a launch is, never whether it is right:
- * the tuned one of this batch or of one near, else by a rule. Compiles and loads it the first time, and takes a lock. The plan belongs to the engine, and is valid until
- * leanattn_engine_destroy. Errors: invalid_argument, unsupported, not_prepared (the kernel is not loaded, and the
- * stream is being captured), nvrtc_missing, compile_failed, kernel_rejected, load_failed, out_of_memory, context_lost.
+ * the tuned one of this batch or of one near, else by a rule. Compiles and loads it the first time, and takes a lock.
+ * The plan belongs to the engine, and is valid until leanattn_engine_destroy. Errors: invalid_argument, unsupported,
+ * not_prepared (the kernel is not loaded, and the stream is being captured), nvrtc_missing, compile_failed,
+ * kernel_rejected, load_failed, out_of_memory, context_lost.
  */
 LEANATTN_API leanattn_status leanattn_engine_recurrent_plan(leanattn_engine* engine,
                                                             const leanattn_recurrent_layer* layer, int32_t batch,
@@ -158,8 +168,9 @@ LEANATTN_API leanattn_status leanattn_engine_recurrent_plan(leanattn_engine* eng
                                                             const leanattn_recurrent_plan** plan) LEANATTN_NOEXCEPT;
 
 /* Enqueues one step and returns. It allocates nothing and waits for nothing, takes any batch, and may be captured: a
- * replay reads slots, accepted and token_offsets anew. Two requests of a step must not write the same slot, nor one
- * read what another writes. Errors: invalid_argument (names the argument and its value), launch_failed, context_lost.
+ * replay reads slots, accepted, token_offsets and ring_spans anew. Two requests of a step must not write the same slot,
+ * nor one read what another writes. Errors: invalid_argument (names the argument and its value), launch_failed,
+ * context_lost.
  */
 LEANATTN_API leanattn_status leanattn_recurrent_plan_launch(const leanattn_recurrent_plan* plan,
                                                             const leanattn_recurrent_args* args,

@@ -59,6 +59,7 @@ struct RecurrentLayer {
   bool keys_first = false;                          ///< states lie [slots, v_heads, key_dim, value_dim]
   int conv_width = 0;                               ///< tokens of the short convolution in front; 0: none
   bool snapshots = false;                           ///< the state after each token is stored in a slot of its own
+  int ring = 0;                                     ///< entries of a slot's ring; 0: none
 };
 
 /// The arguments of one step; see leanattn_recurrent_args. Make them with recurrent_args().
@@ -87,7 +88,7 @@ class RecurrentPlan {
     c_layer.state = static_cast<std::int32_t>(layer.state);
     c_layer.output = static_cast<std::int32_t>(layer.output);
     c_layer.tokens = layer.tokens, c_layer.conv_width = layer.conv_width;
-    c_layer.norm_heads = layer.norm_heads;
+    c_layer.norm_heads = layer.norm_heads, c_layer.ring = layer.ring;
     c_layer.flags =
         (layer.normalise ? LEANATTN_RECURRENT_NORMALISE : 0) | (layer.ragged ? LEANATTN_RECURRENT_RAGGED : 0) |
         (layer.snapshots ? LEANATTN_RECURRENT_SNAPSHOTS : 0) | (layer.keys_first ? LEANATTN_RECURRENT_KEYS_FIRST : 0);

@@ -176,6 +176,53 @@ void bind_convolution(Tensors& tensors, nb::handle weight, nb::handle bias, nb::
   args.readers = counters.data<std::uint32_t>();
 }
 
+/// Reads the ring of each slot, (u, k, w), and which entries of it count. Heads, dims and slots are known.
+void bind_ring(Tensors& tensors, nb::handle ring, nb::handle spans, bool of_channels, RecurrentLayer& layer,
+               RecurrentArgs& args) {
+  if (!given(spans)) bad_type("ring_spans", "is None, and ring is not");
+  const bool sequence = nb::isinstance<nb::tuple>(ring) || nb::isinstance<nb::list>(ring);
+  if (!sequence || nb::len(ring) != 3) bad_type("ring", "is not (u, k, w)");
+  struct Part {
+    const char *name, *shape;
+    int rank;
+    std::int64_t heads, columns;
+    float*& data;
+    std::int64_t& stride;
+  };
+  const char* const of_u = "[slots, ring, v_heads, value_dim]";
+  const char* const of_k = "[slots, ring, qk_heads, key_dim]";
+  const char* const of_w = of_channels ? "[slots, ring, v_heads, key_dim]" : "[slots, ring, v_heads]";
+  const Part parts[] = {
+      {"ring[0]", of_u, 4, layer.v_heads, layer.value_dim, args.ring_u, args.ring_u_stride},
+      {"ring[1]", of_k, 4, layer.qk_heads, layer.key_dim, args.ring_k, args.ring_k_stride},
+      {"ring[2]", of_w, of_channels ? 4 : 3, layer.v_heads, layer.key_dim, args.ring_w, args.ring_w_stride}};
+  for (int i = 0; i < 3; ++i) {
+    const Part& part = parts[i];
+    const TensorView& rings = *tensors.read(ring[i], part.name);
+    rings.require_type(ElementType::fp32);
+    rings.require_rank(part.rank, part.shape);
+    rings.require_rows(/*written=*/true);
+    if (i == 0) layer.ring = rings.extent32(1);
+    const std::int64_t shape[] = {args.slot_count, layer.ring, part.heads, part.columns};
+    rings.require_extent(0, args.slot_count, "of state");
+    for (std::int64_t d = part.rank - 1, dense = 1; d > 0; --d) {
+      const int dimension = static_cast<int>(d);
+      rings.require_extent(dimension, shape[d], d == 1 ? "of ring[0]" : "of q, k or v");
+      if (rings.extent(dimension) > 1 && rings.stride(dimension) != dense)
+        bad_value(part.name, "has gaps inside a slot; only slots may be apart");
+      dense *= shape[d];
+    }
+    part.data = rings.data<float>(), part.stride = rings.launch_stride(0);
+  }
+  const TensorView& counted = *tensors.read(spans, "ring_spans");
+  counted.require_type(ElementType::int32);
+  counted.require_rank(2, "[requests, 2]");
+  counted.require_extent(0, args.batch, "of slots");
+  counted.require_extent(1, 2, "for the first entry that counts and how many do");
+  counted.require_contiguous();
+  args.ring_spans = counted.data<std::int32_t>();
+}
+
 nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state, nb::handle slots, nb::handle kind,
                      nb::handle gates, nb::handle a, nb::handle b, nb::handle a_log, nb::handle dt_bias,
                      nb::handle skip, nb::handle z, nb::handle norm_weight, nb::handle output_gate, nb::handle out,
@@ -183,7 +230,8 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
                      nb::handle normalise, nb::handle snapshots, nb::handle first_slot, nb::handle scale,
                      nb::handle norm_eps, nb::handle output_eps, nb::handle lower_bound, nb::handle conv_weight,
                      nb::handle conv_bias, nb::handle conv_state, nb::handle conv_readers, nb::handle keys_first,
-                     nb::handle erase, nb::handle write, nb::handle norm_heads, nb::handle stream, nb::handle engine) {
+                     nb::handle erase, nb::handle write, nb::handle norm_heads, nb::handle ring, nb::handle ring_spans,
+                     nb::handle stream, nb::handle engine) {
   const Stream on = find_stream(stream, q);
   Tensors tensors(on.handle);
   RecurrentLayer layer;
@@ -303,6 +351,12 @@ nb::object recurrent(nb::handle q, nb::handle k, nb::handle v, nb::handle state,
   else if (given(conv_bias) || given(conv_state) || given(conv_readers))
     bad_value("conv_weight", "is None, and other parts of a convolution are given");
 
+  if (given(ring)) {
+    bind_ring(tensors, ring, ring_spans, channels, layer, args);
+  } else if (given(ring_spans)) {
+    bad_value("ring", "is None, and ring_spans is not");
+  }
+
   const nb::object result =
       given(out) ? nb::borrow(out) : empty(q, nb::make_tuple(tokens, layer.v_heads, layer.value_dim), false);
   const TensorView& outputs = tensors.read_rows(result, "out", /*written=*/true);
@@ -338,7 +392,8 @@ void bind_recurrent(nb::module_& module) {
       nb::arg("output_eps") = nb::none(), nb::arg("lower_bound") = nb::none(), nb::arg("conv_weight") = nb::none(),
       nb::arg("conv_bias") = nb::none(), nb::arg("conv_state") = nb::none(), nb::arg("conv_readers") = nb::none(),
       nb::arg("keys_first").none() = false, nb::arg("erase") = nb::none(), nb::arg("write") = nb::none(),
-      nb::arg("norm_heads").none() = 1, nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
+      nb::arg("norm_heads").none() = 1, nb::arg("ring") = nb::none(), nb::arg("ring_spans") = nb::none(),
+      nb::arg("stream") = nb::none(), nb::arg("engine") = nb::none(),
       nb::sig("def recurrent(q: typing.Any, k: typing.Any, v: typing.Any, state: typing.Any, slots: typing.Any, *, "
               "kind: str = 'gated_delta', gates: str | None = None, a: typing.Any = None, b: typing.Any = None, "
               "a_log: typing.Any = None, dt_bias: typing.Any = None, skip: typing.Any = None, "
@@ -349,7 +404,8 @@ void bind_recurrent(nb::module_& module) {
               "norm_eps: float | None = None, output_eps: float | None = None, lower_bound: float | None = None, "
               "conv_weight: typing.Any = None, conv_bias: typing.Any = None, conv_state: typing.Any = None, "
               "conv_readers: typing.Any = None, keys_first: bool = False, "
-              "erase: typing.Any = None, write: typing.Any = None, norm_heads: int = 1, stream: typing.Any = None, "
+              "erase: typing.Any = None, write: typing.Any = None, norm_heads: int = 1, "
+              "ring: typing.Any = None, ring_spans: typing.Any = None, stream: typing.Any = None, "
               "engine: Engine | None = None) -> typing.Any"),
       R"(A decode step of a layer that keeps a recurrent state instead of KV (linear attention), in one launch.
 
@@ -392,6 +448,12 @@ conv_state [slots, channels, tokens], likewise, with any strides, changed in pla
 conv_readers  [at least requests * qk_heads], int32, zero before the first call and after each; calls that may run at the
            same time have tensors of their own
 keys_first whether state is [slots, v_heads, key_dim, value_dim]
+ring       (u, k, w), fp32, changed in place: [slots, ring, v_heads, value_dim], [slots, ring, qk_heads, key_dim] and
+           [slots, ring, v_heads], for kda, gla and gdn2 [slots, ring, v_heads, key_dim]. What tokens do to a state goes to
+           the ring of its slot and is replayed, and the state is seldom stored. Up to 16 entries, and at least those of two
+           steps. Not for rwkv7, nor with snapshots, out_slots, or a convolution of several tokens
+ring_spans [requests, 2], int32: the first entry of a request's ring that counts, and how many do. The caller sets them before
+           each step, on the GPU
 stream     as of decode()
 Returns [tokens, v_heads, value_dim] in the type of q.
 Raises what decode() raises. The first call of a layer compiles its kernel, so make one before a graph is captured.)");

@@ -2,8 +2,9 @@
 
     LD_LIBRARY_PATH=build/test/tests/emulator/cuda LEANATTN_NVRTC_DIR=build/test/tests/emulator/nvrtc python3 python/tests/emulated_drift.py [STEPS]
 
-The error against FP64 of a small layer's states, fp32 and bf16, stays within twice that of a plain fp32 implementation in NumPy. gpu/test_recurrent.py has
-10,000 steps of larger layers on a GPU. Prints a line for each case; exit code 1: an error was too large.
+The error against FP64 of a small layer's states, fp32 and bf16, stays within twice that of a plain fp32 implementation in NumPy, and outputs of steps that
+replay a ring are to the bit those of steps that store the state. gpu/test_recurrent.py has 10,000 steps of larger layers on a GPU. Prints a line for each case;
+exit code 1: an error was too large.
 """
 import ctypes
 import sys
@@ -80,15 +81,21 @@ def rms(values):
     return float(numpy.sqrt((values.astype(numpy.float64) ** 2).mean()))
 
 
+SHAPES = {"q": (REQUESTS, QK_HEADS, KEY_DIM), "k": (REQUESTS, QK_HEADS, KEY_DIM), "v": (REQUESTS, V_HEADS, VALUE_DIM), "a": (REQUESTS, V_HEADS),
+          "b": (REQUESTS, V_HEADS)}
+
+
+def of_all_steps(a_log, dt_bias):
+    return {"slots": DeviceTensor((REQUESTS,), "int32").write(numpy.arange(REQUESTS)), "out": DeviceTensor(SHAPES["v"]),
+            "a_log": DeviceTensor((V_HEADS,), "fp32").write(a_log), "dt_bias": DeviceTensor((V_HEADS,), "fp32").write(dt_bias)}
+
+
 def drift(state_type, steps):
     """The errors of leanattn's states and of the plain ones, over the root mean square of the exact ones."""
     random = numpy.random.default_rng(4)
     a_log, dt_bias = numpy.array([-9, -2], numpy.float32), random.standard_normal(V_HEADS, numpy.float32)
-    shapes = {"q": (REQUESTS, QK_HEADS, KEY_DIM), "k": (REQUESTS, QK_HEADS, KEY_DIM), "v": (REQUESTS, V_HEADS, VALUE_DIM), "a": (REQUESTS, V_HEADS),
-              "b": (REQUESTS, V_HEADS)}
+    shapes, fixed = SHAPES, of_all_steps(a_log, dt_bias)
     tensors = {name: DeviceTensor(shape) for name, shape in shapes.items()}
-    fixed = {"slots": DeviceTensor((REQUESTS,), "int32").write(numpy.arange(REQUESTS)), "out": DeviceTensor(shapes["v"]),
-             "a_log": DeviceTensor((V_HEADS,), "fp32").write(a_log), "dt_bias": DeviceTensor((V_HEADS,), "fp32").write(dt_bias)}
     of_plain = numpy.zeros((REQUESTS, V_HEADS, VALUE_DIM, KEY_DIM), numpy.float32)
     exact, state = of_plain.astype(numpy.float64), DeviceTensor(of_plain.shape, state_type).write(of_plain)
     for _ in range(steps):
@@ -100,6 +107,30 @@ def drift(state_type, steps):
     return [rms(found - exact) / rms(exact) for found in (state.read(), of_plain)]
 
 
+def differing(steps, entries=5):
+    """Steps whose output differs between a state that is stored and one whose ring is replayed; of each request every other token is accepted."""
+    random = numpy.random.default_rng(5)
+    fixed = of_all_steps(numpy.array([-9, -2], numpy.float32), random.standard_normal(V_HEADS, numpy.float32))
+    tensors = {name: DeviceTensor(shape) for name, shape in SHAPES.items()}
+    pool = random.standard_normal((REQUESTS, V_HEADS, VALUE_DIM, KEY_DIM), numpy.float32)
+    stored, replayed = (DeviceTensor(pool.shape, "fp32").write(pool) for _ in range(2))
+    ring = tuple(DeviceTensor((REQUESTS, entries, *of_entry), "fp32") for of_entry in ((V_HEADS, VALUE_DIM), (QK_HEADS, KEY_DIM), (V_HEADS,)))
+    on_device, spans, found = DeviceTensor((REQUESTS, 2), "int32"), numpy.array([[0, 0], [3, 0]]), 0
+    for step in range(steps):
+        given = {name: tensors[name].write(rounded(random.standard_normal(shape, numpy.float32))) for name, shape in SHAPES.items()}
+        before, outputs = stored.read(), []
+        for state, more in ((stored, {}), (replayed, {"ring": ring, "ring_spans": on_device.write(spans)})):
+            leanattn.recurrent(state=state, **given, **fixed, **more)
+            outputs.append(fixed["out"].read())
+        found += not numpy.array_equal(*outputs)
+        accepted = (step + numpy.arange(REQUESTS)) % 2
+        first, count = spans.T
+        flushed = count + 2 > entries
+        spans = numpy.stack([numpy.where(flushed, (first + count) % entries, first), numpy.where(flushed, 0, count) + accepted], 1)
+        stored.write(numpy.where(accepted[:, None, None, None], stored.read(), before))  # a rejected token has not happened
+    return found
+
+
 def main():
     DeviceTensor.driver = driver()
     steps, failed = int(sys.argv[1]) if len(sys.argv) > 1 else 40, False
@@ -107,7 +138,9 @@ def main():
         ours, of_plain = drift(state_type, steps)
         failed |= not ours <= TIMES * of_plain
         print(f"{state_type}: {ours:.3g} after {steps} steps, and {of_plain:.3g} of the plain implementation", flush=True)
-    return int(failed)
+    found = differing(steps)
+    print(f"{found} of {steps} steps differ with a ring", flush=True)
+    return int(failed or found > 0)
 
 
 if __name__ == "__main__":

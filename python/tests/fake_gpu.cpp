@@ -171,6 +171,13 @@ nb::object recurrent_arguments() {
   POINTER(readers);
   POINTER(erase);
   POINTER(write);
+  POINTER(ring_spans);
+  POINTER(ring_u);
+  POINTER(ring_k);
+  POINTER(ring_w);
+  NUMBER(ring_u_stride);
+  NUMBER(ring_k_stride);
+  NUMBER(ring_w_stride);
   NUMBER(erase_stride);
   NUMBER(write_stride);
   nb::list convolution;

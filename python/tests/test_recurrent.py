@@ -121,6 +121,25 @@ def test_states_with_keys_first(engine):
         leanattn.recurrent(**inputs(keys_first=True), engine=engine)
 
 
+def test_a_ring_of_each_slot(engine):
+    u = FakeTensor((SLOTS, 9, V_HEADS, VALUE_DIM), "fp32", strides=(9 * V_HEADS * VALUE_DIM + 64, V_HEADS * VALUE_DIM, VALUE_DIM, 1))
+    k, w, spans = FakeTensor((SLOTS, 9, QK_HEADS, KEY_DIM), "fp32"), FakeTensor((SLOTS, 9, V_HEADS), "fp32"), FakeTensor((REQUESTS, 2), "int32")
+    _, arrived, kernel = stepped(engine, **inputs(ring=(u, k, w), ring_spans=spans))
+    assert [arrived[f"ring_{name}"] for name in ("u", "k", "w", "spans")] == [tensor.data for tensor in (u, k, w, spans)]
+    assert [arrived[f"ring_{name}_stride"] for name in "ukw"] == [9 * V_HEADS * VALUE_DIM + 64, 9 * QK_HEADS * KEY_DIM, 9 * V_HEADS] and "_t1_r9_" in kernel
+    channels = FakeTensor((SLOTS, 9, V_HEADS, KEY_DIM), "fp32")
+    of_kda = {"kind": "kda", "a": FakeTensor((REQUESTS, V_HEADS, KEY_DIM)), "dt_bias": FakeTensor((V_HEADS, KEY_DIM), "fp32")}
+    _, arrived, _ = stepped(engine, **inputs(ring=(u, k, channels), ring_spans=spans, **of_kda))
+    assert arrived["ring_w_stride"] == 9 * V_HEADS * KEY_DIM
+    for wrong, given in [("ring_spans is None", {"ring": (u, k, w)}), ("ring is None", {"ring_spans": spans}), ("ring", {"ring": u, "ring_spans": spans}),
+                         (r"ring\[2\]", {"ring": (u, k, channels), "ring_spans": spans}),
+                         (r"ring\[1\]", {"ring": (u, FakeTensor((SLOTS, 8, QK_HEADS, KEY_DIM), "fp32"), w), "ring_spans": spans}),
+                         ("ring_spans", {"ring": (u, k, w), "ring_spans": FakeTensor((REQUESTS, 3), "int32")}),
+                         ("out_slots", {"ring": (u, k, w), "ring_spans": spans, "out_slots": FakeTensor((REQUESTS,), "int32")})]:
+        with pytest.raises(leanattn.Error, match=wrong):
+            leanattn.recurrent(**inputs(**given), engine=engine)
+
+
 def test_a_gated_output(engine):
     z = FakeTensor((REQUESTS, V_HEADS, VALUE_DIM), strides=(1024, VALUE_DIM, 1))
     weight = FakeTensor((VALUE_DIM,), "fp32")

@@ -37,9 +37,6 @@ Result<RecurrentProblem> read_layer(const leanattn_recurrent_layer* layer) {
   if (!dtype) return tl::unexpected(dtype.error());
   if (!state) return tl::unexpected(state.error());
   if (!output) return tl::unexpected(output.error());
-  if (read.reserved != 0)
-    return fail(ErrorCode::invalid_argument, fmt::format("recurrent_layer.reserved is {}", read.reserved),
-                "Leave it 0; leanattn_recurrent_layer_init does.");
   constexpr int kFlags = LEANATTN_RECURRENT_NORMALISE | LEANATTN_RECURRENT_RAGGED | LEANATTN_RECURRENT_SNAPSHOTS |
                          LEANATTN_RECURRENT_KEYS_FIRST;
   if ((read.flags & ~kFlags) != 0)
@@ -55,7 +52,7 @@ Result<RecurrentProblem> read_layer(const leanattn_recurrent_layer* layer) {
   problem.key_dim = read.key_dim, problem.value_dim = read.value_dim;
   problem.dtype = *dtype, problem.state = *state, problem.output_gate = *output;
   problem.tokens = read.tokens != 0 ? read.tokens : 1, problem.conv_width = read.conv_width;
-  problem.norm_heads = read.norm_heads != 0 ? read.norm_heads : 1;
+  problem.norm_heads = read.norm_heads != 0 ? read.norm_heads : 1, problem.ring = read.ring;
   problem.normalises = (read.flags & LEANATTN_RECURRENT_NORMALISE) != 0;
   problem.ragged = (read.flags & LEANATTN_RECURRENT_RAGGED) != 0;
   problem.snapshots = (read.flags & LEANATTN_RECURRENT_SNAPSHOTS) != 0;

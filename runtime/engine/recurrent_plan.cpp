@@ -104,6 +104,11 @@ LeanRecurrentArgs with_defaults(const RecurrentProblem& problem, const leanattn_
   bound.norm_eps = args.norm_eps != 0 ? args.norm_eps : kUsualEps;
   bound.lower_bound = args.lower_bound != 0 ? args.lower_bound : kUsualBound;
   bound.output_eps = args.output_eps != 0 ? args.output_eps : kUsualEps;
+  bound.ring_spans = args.ring_spans;
+  bound.ring_u = args.ring_u, bound.ring_k = args.ring_k, bound.ring_w = args.ring_w;
+  bound.ring_u_stride = or_dense(args.ring_u_stride, problem.ring * values);
+  bound.ring_k_stride = or_dense(args.ring_k_stride, problem.ring * keys);
+  bound.ring_w_stride = or_dense(args.ring_w_stride, problem.ring * gates_of_token(problem));
   if (problem.conv_width == 0) return bound;
   bound.conv[0] = with_defaults(args.q_conv, keys, conv_tokens(problem));
   bound.conv[1] = with_defaults(args.k_conv, keys, conv_tokens(problem));
@@ -201,7 +206,7 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
   }
   const RecurrentRows of_requests[] = {
       {{"slots", args.slots, Use::needed, 4}, "a request's slots", entries, 4, "slots_stride", bound.slots_stride},
-      {{"out_slots", args.out_slots, Use::optional, 4},
+      {{"out_slots", args.out_slots, optional_if(problem.ring == 0), 4},
        "a request's slots",
        entries,
        4,
@@ -210,20 +215,47 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
   for (const RecurrentRows& rows : of_requests) {
     if (auto ok = check_recurrent_rows(rows, args.batch); !ok) return tl::unexpected(ok.error());
   }
-  const RecurrentRows state{{"state", args.state, Use::needed, kVector},
-                            "v_heads * value_dim * key_dim",
-                            values * problem.key_dim,
-                            bytes_of(problem.state),
-                            "state_stride",
-                            bound.state_stride,
-                            true};
-  if (auto ok = check_recurrent_rows(state, args.slot_count); !ok) return tl::unexpected(ok.error());
+  const Use replays = needed_if(problem.ring > 0);
+  const std::int64_t factors = gates_of_token(problem);
+  const unsigned factor_bytes = factors > problem.v_heads ? kVector : 4;
+  const RecurrentRows of_slots[] = {{{"state", args.state, Use::needed, kVector},
+                                     "v_heads * value_dim * key_dim",
+                                     values * problem.key_dim,
+                                     bytes_of(problem.state),
+                                     "state_stride",
+                                     bound.state_stride,
+                                     true},
+                                    {{"ring_u", args.ring_u, replays, kVector},
+                                     "ring * v_heads * value_dim",
+                                     problem.ring * values,
+                                     4,
+                                     "ring_u_stride",
+                                     bound.ring_u_stride,
+                                     true},
+                                    {{"ring_k", args.ring_k, replays, kVector},
+                                     "ring * qk_heads * key_dim",
+                                     problem.ring * keys,
+                                     4,
+                                     "ring_k_stride",
+                                     bound.ring_k_stride,
+                                     true},
+                                    {{"ring_w", args.ring_w, replays, factor_bytes},
+                                     "an entry's factors in a ring",
+                                     problem.ring * factors,
+                                     4,
+                                     "ring_w_stride",
+                                     bound.ring_w_stride,
+                                     true}};
+  for (const RecurrentRows& rows : of_slots) {
+    if (auto ok = check_recurrent_rows(rows, args.slot_count); !ok) return tl::unexpected(ok.error());
+  }
   for (const RecurrentPointer& pointer :
        {RecurrentPointer{"a_log", args.a_log, needed_if(!given), 4},
         RecurrentPointer{"dt_bias", args.dt_bias, optional_if(!given && !constant), 4},
         RecurrentPointer{"skip", args.skip, needed_if(update.skip), 4},
         RecurrentPointer{"norm_weight", args.norm_weight, gated, 4},
         RecurrentPointer{"accepted", args.accepted, optional_if(problem.snapshots), 4},
+        RecurrentPointer{"ring_spans", args.ring_spans, replays, 8},
         RecurrentPointer{"token_offsets", args.token_offsets, needed_if(problem.ragged), 4}}) {
     if (auto ok = check_recurrent_pointer(pointer); !ok) return tl::unexpected(ok.error());
   }
@@ -235,7 +267,7 @@ Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArg
                          CUstream_st* stream) {
   const auto requests = static_cast<std::size_t>(batch);
   const std::size_t entries = problem.snapshots ? static_cast<std::size_t>(problem.tokens) : 1;
-  std::vector<int> slots, out_slots, accepted(requests, 1), offsets;
+  std::vector<int> slots, out_slots, accepted(requests, 1), offsets, spans;
   const auto read = [&](const int* from, std::size_t count, std::vector<int>& to) -> Result<void> {
     if (from == nullptr) return {};
     to.resize(count);
@@ -245,7 +277,8 @@ Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArg
   for (const auto& [from, count, to] : {std::tuple{args.slots, with_stride(args.slots_stride), &slots},
                                         {args.out_slots, with_stride(args.out_slots_stride), &out_slots},
                                         {args.accepted, requests, &accepted},
-                                        {args.token_offsets, requests + 1, &offsets}}) {
+                                        {args.token_offsets, requests + 1, &offsets},
+                                        {args.ring_spans, 2 * requests, &spans}}) {
     if (auto ok = read(from, count, *to); !ok) return ok;
   }
   std::vector<unsigned> readers;
@@ -294,6 +327,13 @@ Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArg
         slots[first + static_cast<std::size_t>(
                           std::clamp<std::int64_t>(accepted[request], 1, static_cast<std::int64_t>(entries)) - 1)];
     if (start < args.first_slot || start >= args.slot_count) continue;
+    if (problem.ring > 0) {
+      const int first_entry = spans[2 * request], count = spans[2 * request + 1];
+      if (first_entry < 0 || first_entry >= problem.ring || count < 0 || count + problem.tokens > problem.ring)
+        return detail::invalid(fmt::format("ring_spans[{}] is {}, {}", request, first_entry, count),
+                               fmt::format("The first entry is 0 to {}, and up to {} count.", problem.ring - 1,
+                                           problem.ring - problem.tokens));
+    }
     use(request, start, !problem.snapshots && out_slots.empty());
     if (problem.conv_width > 0) use(request, slots[first], out_slots.empty());
     for (std::size_t t = 0; t < (problem.snapshots ? tokens : out_slots.empty() ? 0 : 1); ++t)
@@ -331,7 +371,7 @@ Result<const RecurrentPlanCore*> RecurrentPlans::get(const DeviceFacts& device, 
     return detail::invalid(fmt::format("batch is {}", request.batch), "Give about how many requests steps will have.");
   if (std::exchange(generation_, generation) != generation) failed_.clear();
   auto plan = first_of(recurrent_launch_order(device, problem, request.batch, winners.recurrent_winners(problem)),
-                             request.capturing);
+                       request.capturing);
   // A stream that is being captured cannot wait for the kernel of a new winner. The plan of before is as right.
   if (!plan && plan.error().code == ErrorCode::not_prepared && before.plan != nullptr) return before.plan;
   if (!plan) return plan;

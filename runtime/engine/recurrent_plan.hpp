@@ -32,8 +32,8 @@ Result<LeanRecurrentArgs> bind_recurrent(const RecurrentProblem& problem, const 
 using IsCapturing = std::function<Result<bool>(CUstream_st*)>;
 
 /// Waits for the stream and reads the slots of a step, as LEANATTN_DEBUG=1 does before each launch. Errors:
-/// invalid_argument, which names two requests and the slot that one of them writes and the other reads or writes;
-/// launch_failed, context_lost.
+/// invalid_argument, which names two requests and the slot that one of them writes and the other reads or writes, or a
+/// span that its ring does not have; launch_failed, context_lost.
 Result<void> check_slots(const RecurrentProblem& problem, const LeanRecurrentArgs& args, int batch,
                          CUstream_st* stream);
 

@@ -47,10 +47,15 @@ struct LeanRecurrentArgs {
   long long erase_stride, write_stride;
   LeanShortConv conv[3];  // of q, k and v, which hold what goes into it; its state lies in entry 0 of a request's slots
   unsigned* readers;      // [batch, qk heads]: CTAs that have read a state of q and k; all zero between launches
+  const int* ring_spans;  // [batch, 2]: the first entry of a request's ring that counts, and how many do; or null
+  float* ring_u;          // [slots, ring, v heads, V] by ring_u_stride: what was added at k
+  float* ring_k;          // [slots, ring, qk heads, K] by ring_k_stride
+  float* ring_w;          // [slots, ring, v heads], or [.., K], by ring_w_stride: factors of the decay
+  long long ring_u_stride, ring_k_stride, ring_w_stride;  // from slot to slot
 #endif
 };
 #if !defined(__CUDACC__) || defined(LEAN_LONG_ARGUMENTS)
-static_assert(sizeof(LeanRecurrentArgs) == 408, "host and device must agree on the argument block");
+static_assert(sizeof(LeanRecurrentArgs) == 464, "host and device must agree on the argument block");
 #else
 static_assert(sizeof(LeanRecurrentArgs) == 224, "host and device must agree on the argument block");
 #endif

@@ -1,7 +1,8 @@
 // recurrent/output.cuh -- how the output of a token is written: as it is, or normalised over the rows of V and gated,
 // for which the CTAs that share a head, or heads that are normalised together, are a cluster and tell each other their
 // sums of squares.
-constexpr int kNormWarps = kNormHeads * kValueDim / kWarpRows, kNormCtas = kNormHeads * kHeadCtas;  // of a norm
+constexpr int kNormWarps = kNormHeads * kValueDim / kWarpRows;  // of a norm
+constexpr int kNormCtas = kNormHeads * kHeadCtas;
 
 // The sum over the lanes of a warp.
 LEAN_DEVICE float sum_of_warp(float x) {

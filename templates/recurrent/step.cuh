@@ -71,8 +71,10 @@ LEAN_DEVICE float read_row(const float (&s)[kColumns], const float (&key)[kColum
   return sum_of_row(sum);
 }
 
-LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Update& update, const float (&k)[kColumns],
-                            const float (&q)[kColumns], const float (&v)[kLaneRows], float skip) {
+// `added` is what was added at k.
+LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], float (&added)[kLaneRows], const Update& update,
+                            const float (&k)[kColumns], const float (&q)[kColumns], const float (&v)[kLaneRows],
+                            float skip) {
   LEAN_UNROLL for (int row = 0; row < kLaneRows; row++) {
     float(&s)[kColumns] = state.s[row];
     [[maybe_unused]] float erased = 0.0f;
@@ -83,8 +85,8 @@ LEAN_DEVICE void take_token(State& state, float (&o)[kLaneRows], const Update& u
     if constexpr (kErasure == kErasureKey) u = update.weight * (v[row] - read_row(s, k) * update.key_norm);
     if constexpr (kErasure == kErasureChannels)
       u = update.write[row] * v[row] - read_row(s, update.erase) * update.key_norm;
-    const float along_key = u * update.key_norm;
-    LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(along_key, k[i], s[i]);
+    added[row] = u * update.key_norm;
+    LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(added[row], k[i], s[i]);
     o[row] = fmaf(read, update.query_norm, u * update.kq);
     if constexpr (kErasure == kErasureVectors) {
       LEAN_UNROLL for (int i = 0; i < kColumns; i++) s[i] = fmaf(erased, update.write[i], s[i]);
@@ -105,7 +107,7 @@ __cluster_dims__(kHeadCtas, kNormHeads)
   // A state waits for its slot alone, so slots and the number of tokens are on their way together. Lane t has entry t.
   const int entry = kSnapshots ? min(lane, kTokens - 1) : 0;
   const int in_slot = load_input<int>(args.slots + (i64)place.request * args.slots_stride + entry);
-  int slot = in_slot, out_slot = in_slot;
+  [[maybe_unused]] int slot = in_slot, out_slot = in_slot;
   if (args.out_slots != nullptr)
     out_slot = load_input<int>(args.out_slots + (i64)place.request * args.out_slots_stride + entry);
   i64 first_token = (i64)place.request * kTokens;
@@ -120,6 +122,9 @@ __cluster_dims__(kHeadCtas, kNormHeads)
       first_entry = min(max(load_input<int>(args.accepted + place.request), 1), kTokens) - 1;
     slot = __shfl_sync(kFullMask, in_slot, first_entry);
   }
+#if defined(LEAN_REPLAYS)
+  const Span span = load_span(args, place);
+#endif
   const Head head = load_head(args, place);
   Token token;
   if (!kRagged || tokens > 0) token = load_token(args, place, first_token);
@@ -127,6 +132,9 @@ __cluster_dims__(kHeadCtas, kNormHeads)
   const Taps taps = load_taps(args, place, first_token, tokens, __shfl_sync(kFullMask, in_slot, 0), first_entry);
 #endif
   const bool has_state = !is_null(args, slot) && tokens > 0;
+  if constexpr (kRing > 0) {
+    if (has_state) fetch_entries(args, place, slot, span);
+  }
   State state;
   load_state(state, state_at(args, place, slot), has_state);
   // A branch behind the loads: in one block with them, arithmetic that waits for the token would get between them.
@@ -141,8 +149,12 @@ __cluster_dims__(kHeadCtas, kNormHeads)
   if (!is_null(args, conv_slot)) store_seen(args, place, tokens, conv_slot, false);
 #endif
 
+  if constexpr (kRing > 0) {
+    replay(state, place, span);
+    if (flushes(span)) store_state(state, state_at(args, place, slot));
+  }
   for (int t = 0; t < tokens; t++) {
-    float k[kColumns], q[kColumns], v[kLaneRows], o[kLaneRows];
+    float k[kColumns], q[kColumns], v[kLaneRows], o[kLaneRows], added[kLaneRows];
     if constexpr (kConvWidth > 0) {
       read_convolved(place, t, q, k, v);
     } else {
@@ -153,10 +165,12 @@ __cluster_dims__(kHeadCtas, kNormHeads)
     const Token taken = token;
     if (t + 1 < tokens) token = load_token(args, place, first_token + t + 1);
     const Update update = update_of(args, head, taken, k, q);
-    take_token(state, o, update, k, q, v, head.skip);
+    take_token(state, o, added, update, k, q, v, head.skip);
     float mine = own_output(place, o);
     if constexpr (!kGatesOutput) store_output(args, place, first_token + t, mine);
-    if (kSnapshots || t + 1 == tokens) {
+    if constexpr (kRing > 0) {
+      store_entry(args, place, slot, entry_of(span, span.count + t), k, update.decay, added);
+    } else if (kSnapshots || t + 1 == tokens) {
       const int to = __shfl_sync(kFullMask, out_slot, kSnapshots ? t : 0);
       if (!is_null(args, to)) store_state(state, state_at(args, place, to));
     }

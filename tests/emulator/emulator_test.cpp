@@ -377,9 +377,14 @@ class PlantedRecurrentFaults : public EmulatorTest {
     std::string outcome;
     const std::string report = report_of([&] {
       for (const bool moved : {false, true}) {
-        const auto made = RecurrentCase::create(
-            spec.problem, {.batch = 4, .padded = true, .null_slots = true, .zero_is_null = moved, .moved = moved},
-            stream);
+        const auto made = RecurrentCase::create(spec.problem,
+                                                {.batch = 4,
+                                                 .padded = true,
+                                                 .null_slots = true,
+                                                 .zero_is_null = moved,
+                                                 .moved = moved,
+                                                 .launches = spec.problem.ring > 0 ? 6 : 1},
+                                                stream);
         const auto checked = made ? made->check(*kernel, stream) : tl::unexpected(made.error());
         outcome += checked ? checked->first_failure : checked.error().message;
       }
@@ -477,6 +482,35 @@ TEST_F(PlantedRecurrentFaults, AConvolutionWhoseStateIsWrong) {
   EXPECT_NE(check(drafts, "kSnapshots ? 1 : tokens", "tokens"), "");
 }
 
+TEST_F(PlantedRecurrentFaults, ARingThatIsReplayedWrong) {
+  RecurrentSpec spec = spec_of(RecurrentKind::gated_delta, 1);
+  spec.problem.ring = 4;
+  EXPECT_EQ(check(spec), "");
+  EXPECT_NE(check(spec, "replay(state, place, span);", ""), "");
+  EXPECT_NE(check(spec, "store_state(state, state_at(args, place, slot));",
+                  "{ State old; load_state(old, state_at(args, place, slot), true); "
+                  "store_state(old, state_at(args, place, slot)); }"),
+            "")
+      << "what is stored was not replayed";
+  EXPECT_NE(check(spec, "span.count + 2 * kTokens > kRing", "span.count + kTokens > kRing"), "") << "a step late";
+  EXPECT_NE(check(spec, "span.count + 2 * kTokens > kRing", "true"), "") << "the state is stored always";
+  EXPECT_NE(check(spec, "span.count + t)", "span.count + t - 1)"), "") << "an entry goes over the last one";
+  EXPECT_NE(check(spec, "fmaf(u, k[i], decayed)", "fmaf(u, k[i], state.s[row][i]) * w[0]"), "")
+      << "the decay comes after the update";
+  EXPECT_NE(check(spec, "(span.first + i) % kRing", "span.first + i"), "") << "entries lie behind the ring";
+  EXPECT_NE(check(spec, "\"cp.async.wait_all;\"", "\"\""), "");
+  EXPECT_NE(check(spec, "place.head % kGroup == 0", "false"), "") << "nobody writes k";
+  EXPECT_NE(check(spec, "place.lane < kLaneRows) to_u", "place.lane == 0) to_u"), "") << "rows are left out";
+  RecurrentSpec drafts = spec_of(RecurrentKind::kda, 3);
+  drafts.problem.snapshots = false, drafts.problem.ragged = true, drafts.problem.ring = 7;
+  EXPECT_EQ(check(drafts), "");
+  EXPECT_NE(check(drafts, "k, update.decay, added)", "q, update.decay, added)"), "");
+  drafts.problem.ragged = false;
+  EXPECT_EQ(check(drafts), "");
+  EXPECT_NE(check(drafts, "(span.first + i) % kRing", "span.first + i"), "");
+  EXPECT_NE(check(drafts, "span.count + t)", "span.count)"), "") << "all tokens go to one entry";
+}
+
 /// A step of prefill and decode, with one walk and with two. Its times are the emulator's and say nothing.
 TEST(EmulatedBench, GivenConfigurationsAreCheckedAndTimed) {
   const DecodeProblem problem{.q_heads = 4,
@@ -526,6 +560,18 @@ TEST(EmulatedBench, RecurrentKernelsAreCheckedAndTimedBesideCopies) {
     EXPECT_EQ(report->lines[static_cast<std::size_t>(line)].mode, mode);
     EXPECT_GT(report->lines[static_cast<std::size_t>(line)].median_us, 0);
   }
+}
+
+TEST(EmulatedBench, AGraphOfStepsWithARingHasEachStepOfItsPeriod) {
+  RecurrentProblem problem;
+  problem.qk_heads = problem.v_heads = 1, problem.key_dim = problem.value_dim = 32, problem.ring = 5;
+  const auto report = recurrent_bench(problem, 4, {.rounds = 2, .policy = L2Policy::warm}, nullptr, nullptr);
+  ASSERT_TRUE(report) << report.error().message;
+  // Four requests: each reads its state, one writes it, and 1 + 2 + 3 + 4 entries are read and four are written.
+  EXPECT_EQ(report->traffic_bytes, 5 * 32 * 32 * 4 + 14 * (32 + 32 + 1) * 4);
+  ASSERT_EQ(report->lines.size(), 2u);
+  EXPECT_EQ(report->lines[0].mode, "lean");
+  EXPECT_NE(report->lines[0].kernel.find("_r5_"), std::string::npos) << report->lines[0].kernel;
 }
 
 TEST(EmulatedTuning, AllKernelsOfARecurrentSearchAreRightAndOneWins) {

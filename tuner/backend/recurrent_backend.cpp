@@ -29,7 +29,9 @@ Result<std::unique_ptr<RecurrentBackend>> RecurrentBackend::create(const DeviceF
   if (!stream) return tl::unexpected(stream.error());
   auto copies = CopyLimit::load(device, cubins);
   if (!copies) return tl::unexpected(copies.error());
-  auto checks = RecurrentCase::create(problem, {.batch = 2, .padded = true, .null_slots = true}, *stream);
+  // Every other slot is null. Spans of a ring are drawn, and some requests have entries to replay.
+  const int requests = problem.ring > 0 ? 6 : 2;
+  auto checks = RecurrentCase::create(problem, {.batch = requests, .padded = true, .null_slots = true}, *stream);
   if (!checks) return tl::unexpected(checks.error());
   return std::unique_ptr<RecurrentBackend>(new RecurrentBackend(device, problem, policy, cubins, *std::move(context),
                                                                 *std::move(stream), *std::move(copies),
@@ -52,7 +54,8 @@ Result<void> RecurrentBackend::begin_batch(int batch) {
   const auto free = device_memory();
   if (!free) return tl::unexpected(free.error());
   batch_ = batch;
-  const std::int64_t held = state_bytes(problem_) * batch * (problem_.snapshots ? problem_.tokens : 1);
+  const std::int64_t held = batch * (state_bytes(problem_) * (problem_.snapshots ? problem_.tokens : 1) +
+                                     ring_entry_bytes(problem_) * problem_.ring);
   rotation_ = rotation_for(
       held, device_.l2_bytes, static_cast<std::int64_t>(static_cast<double>(free->free_bytes) * kRoomShare),
       2 + static_cast<double>(state_traffic(problem_, batch)) / kBytesPerUs, policy_ == L2Policy::cold, kStatesOverL2);

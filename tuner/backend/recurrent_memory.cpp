@@ -65,6 +65,10 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
       {&memory.erasures_, copies * tokens * (erases_of_token(problem) + writes_of_token(problem)) * 2},
       {&memory.conv_states_, copies * slots * conv_row * conv_tokens(problem) * 2},
       {&memory.conv_weights_, conv_row * problem.conv_width * 2},
+      {&memory.ring_spans_, problem.ring > 0 ? copies * batch * std::int64_t{8} : 0},
+      {&memory.ring_u_, copies * batch * problem.ring * std::int64_t{4} * problem.v_heads * problem.value_dim},
+      {&memory.ring_k_, copies * batch * problem.ring * std::int64_t{4} * problem.qk_heads * problem.key_dim},
+      {&memory.ring_w_, copies * batch * problem.ring * 4 * gates_of_token(problem)},
       {&memory.readers_, std::int64_t{4} * batch * problem.qk_heads},
       {&memory.constants_,
        std::int64_t{4} * (gates_of_token(problem) + std::int64_t{2} * problem.v_heads + norm_weights(problem))}};
@@ -86,7 +90,9 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
   const auto logs = random_block(kBlockBytes, true, DType::bf16);
   if (auto ok = fill_random(memory.gates_, gate_bytes == 4 ? logs : elements, stream); !ok)
     return tl::unexpected(ok.error());
-  if (auto ok = fill_random(memory.constants_, logs, stream); !ok) return tl::unexpected(ok.error());
+  for (const DeviceBuffer* buffer : {&memory.constants_, &memory.ring_u_, &memory.ring_k_, &memory.ring_w_}) {
+    if (auto ok = fill_random(*buffer, logs, stream); !ok) return tl::unexpected(ok.error());
+  }
   // Requests have slots in any order. They are the same in all copies, as those of a step are in all layers of a model.
   std::vector<int> order(static_cast<std::size_t>(slots)), requests(static_cast<std::size_t>(batch)), offsets;
   std::iota(requests.begin(), requests.end(), 0);
@@ -99,6 +105,16 @@ Result<RecurrentMemory> RecurrentMemory::make(const RecurrentProblem& problem, i
     return tl::unexpected(ok.error());
   if (auto ok = copy_to_device(memory.offsets_.data(), offsets.data(), memory.offsets_.bytes(), stream); !ok)
     return tl::unexpected(ok.error());
+  // Requests and copies are spread over the steps of a period, so that each launch stores its share of the states.
+  std::vector<int> spans;
+  for (int i = 0; i < copies * batch && problem.ring > 0; ++i) {
+    spans.push_back(i % problem.ring);
+    spans.push_back(problem.tokens * (1 + i % ring_period(problem)));
+  }
+  if (!spans.empty()) {
+    if (auto ok = copy_to_device(memory.ring_spans_.data(), spans.data(), memory.ring_spans_.bytes(), stream); !ok)
+      return tl::unexpected(ok.error());
+  }
   return memory;
 }
 
@@ -133,6 +149,14 @@ LeanRecurrentArgs RecurrentMemory::args(int copy) const {
   args.erase_stride = erases_of_token(problem_), args.write_stride = writes_of_token(problem_);
   args.erase = erasures_.at(copy * tokens * (args.erase_stride + args.write_stride) * 2);
   args.write = static_cast<const char*>(args.erase) + tokens * args.erase_stride * 2;
+  if (problem_.ring > 0) {
+    args.ring_u_stride = problem_.ring * values, args.ring_k_stride = problem_.ring * keys;
+    args.ring_w_stride = problem_.ring * gates_of_token(problem_);
+    args.ring_spans = ring_spans_.as<int>() + std::int64_t{2} * copy * batch_;
+    args.ring_u = ring_u_.as<float>() + copy * slots * args.ring_u_stride;
+    args.ring_k = ring_k_.as<float>() + copy * slots * args.ring_k_stride;
+    args.ring_w = ring_w_.as<float>() + copy * slots * args.ring_w_stride;
+  }
   if (problem_.conv_width == 0) return args;
   // As vLLM stores states: all channels of a token beside each other.
   const std::int64_t tokens_of_slot = conv_tokens(problem_), first[] = {0, keys, 2 * keys};

@@ -30,7 +30,7 @@ class RecurrentMemory {
   int batch_;
   std::int64_t bytes_of_copy_ = 0;
   DeviceBuffer pool_, slots_, offsets_, inputs_, gates_, o_, z_, constants_, conv_states_, conv_weights_, readers_,
-      erasures_;
+      erasures_, ring_spans_, ring_u_, ring_k_, ring_w_;
 };
 
 }  // namespace v1

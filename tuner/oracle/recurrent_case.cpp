@@ -42,7 +42,7 @@ int RecurrentCase::start_slot(int request) const {
 }
 
 int RecurrentCase::slot_after(int request, int token) const {
-  if (!problem_.snapshots && token + 1 < tokens_of(request)) return -1;
+  if (problem_.ring > 0 || (!problem_.snapshots && token + 1 < tokens_of(request))) return -1;
   if (!problem_.snapshots && !options_.moved) return start_slot(request);
   const std::vector<int>& slots = options_.moved ? out_slots_.host : slots_.host;
   return slots[slot_index(request, problem_.snapshots ? token : 0)];
@@ -126,6 +126,14 @@ void RecurrentCase::draw() {
     fill(write_, rows() * write_stride_, [&] { return element(least, most); });
   }
   if (problem_.conv_width > 0) convolution_.draw(problem_, batch, slot_count_, options_.padded, random);
+  if (problem_.ring > 0) {
+    std::vector<int> slots, tokens_of_requests;
+    for (int request = 0; request < batch; ++request) {
+      slots.push_back(is_null(start_slot(request)) ? -1 : start_slot(request));
+      tokens_of_requests.push_back(tokens_of(request));
+    }
+    ring_.draw(problem_, slots, tokens_of_requests, options_.launches, slot_count_, options_.padded, random);
+  }
   const auto state = [&] { return static_cast<float>(uniform(-1, 1)); };
   if (problem_.state == StateType::fp32) {
     fill(pool_, slot_count_ * state_stride_, [&] { return std::bit_cast<std::uint32_t>(state()); });
@@ -143,6 +151,7 @@ Result<void> RecurrentCase::upload(const Stream& stream) {
   for (auto* array : {&erase_, &write_, &q_, &k_, &v_, &a_, &b_, &z_, &pool16_}) copy(*array);
   for (auto* array : {&given_a_, &given_b_, &a_log_, &dt_bias_, &skip_, &norm_weight_}) copy(*array);
   copy(pool_);
+  copy(ring_);
   return ok;
 }
 
@@ -254,14 +263,21 @@ void RecurrentCase::take_tokens(const Inputs<Real>& inputs, int request, int h, 
   const auto start = at_slot(start_slot(request));
   std::vector<Real> state(static_cast<std::size_t>(of_head));
   for (std::ptrdiff_t i = 0; i < of_head; ++i) state[static_cast<std::size_t>(i)] = start[turned(i)];
+  const auto store = [&](int slot) {
+    for (std::ptrdiff_t i = 0; i < of_head && !is_null(slot); ++i)
+      at_slot(slot)[turned(i)] = state[static_cast<std::size_t>(i)];
+  };
+  const int slot = start_slot(request);
+  const RecurrentRing::Span span = problem_.ring > 0 ? ring_.span(request, launch) : RecurrentRing::Span{};
+  for (int i = 0; i < span.count; ++i) replay<Real>(ring_.entry(out.rings, slot, span, i, h), state);
+  if (problem_.ring > 0 && ring_.flushes(request, launch)) store(slot);
   for (int t = 0; t < tokens_of(request); ++t) {
     const std::int64_t token = first_token(request, launch) + t;
     const std::span<Real> o =
         std::span(out.o).subspan((static_cast<std::size_t>(token * problem_.v_heads) + head) * values, values);
-    take_token<Real>(problem_, of_kind, token_of<Real>(inputs, t, token, h), state, o);
-    const int to = slot_after(request, t);
-    for (std::ptrdiff_t i = 0; i < of_head && !is_null(to); ++i)
-      at_slot(to)[turned(i)] = state[static_cast<std::size_t>(i)];
+    const auto entry = take_token<Real>(problem_, of_kind, token_of<Real>(inputs, t, token, h), state, o);
+    if (problem_.ring > 0) ring_.put(out.rings, slot, span, span.count + t, h, entry);
+    store(slot_after(request, t));
   }
 }
 
@@ -290,6 +306,7 @@ RecurrentCase::Expected<Real> RecurrentCase::expected() const {
   for (std::size_t i = 0; i < out.state.size(); ++i)
     out.state[i] = static_cast<Real>(state_value(pool_.host, pool16_.host, i));
   out.conv_states = convolution_.fresh();
+  out.rings = ring_.fresh<Real>();
   for (int launch = 0; launch < options_.launches; ++launch) {
     for (int request = 0; request < options_.batch; ++request) {
       if (is_null(start_slot(request))) continue;

@@ -13,6 +13,7 @@
 #include "tuner/oracle/case_array.hpp"
 #include "tuner/oracle/recurrent_convolution.hpp"
 #include "tuner/oracle/recurrent_oracle.hpp"
+#include "tuner/oracle/recurrent_ring.hpp"
 
 namespace leanattn {
 inline namespace v1 {
@@ -23,7 +24,7 @@ struct RecurrentCaseOptions {
   bool padded = false;        ///< rows of q, k, v, gates and o, and slots, are further apart than they are long
   bool null_slots = false;    ///< some requests have null slots, of each kind that there is
   bool zero_is_null = false;  ///< slot 0 is a null slot
-  bool moved = false;         ///< states go to other slots than those where they begin
+  bool moved = false;         ///< states go to other slots than those where they begin; not with a ring
   int launches = 1;           ///< which follow each other with tokens of their own, so that a state's errors add up
 };
 std::string describe(const RecurrentCaseOptions& options);
@@ -50,7 +51,9 @@ class RecurrentCase {
 
  private:
   RecurrentCase(const RecurrentProblem& problem, const RecurrentCaseOptions& options)
-      : problem_(problem), options_(options) {}
+      : problem_(problem), options_(options) {
+    options_.moved &= problem.ring == 0;
+  }
 
   /// What a request's outputs and stored states must be, in one precision.
   template <class Real>
@@ -58,6 +61,7 @@ class RecurrentCase {
     std::vector<Real> o;      ///< [tokens of all requests, v_heads, value_dim]
     std::vector<Real> state;  ///< the pool: [slots, v_heads, value_dim, key_dim]
     RecurrentConvolution::States conv_states;
+    RecurrentRing::Values<Real> rings;
   };
   /// q, k and v of a request's tokens in a launch, after the convolution if there is one: [tokens, heads, dim].
   template <class Real>
@@ -68,6 +72,7 @@ class RecurrentCase {
     std::vector<std::uint16_t> o;
     std::vector<std::uint32_t> pool;
     std::vector<std::uint16_t> pool16;
+    std::array<std::vector<float>, RecurrentRing::kParts> rings;
   };
 
   void draw();
@@ -90,6 +95,8 @@ class RecurrentCase {
   void compare_outputs(const Got& got, RecurrentOutcome& outcome) const;
   /// States that were stored are near the oracle's, and all others are as they were, to the bit.
   void compare_states(const Got& got, RecurrentOutcome& outcome) const;
+  /// The same of the entries of rings.
+  void compare_rings(const Got& got, RecurrentOutcome& outcome) const;
 
   template <class Real>
   std::vector<Real> values_of(const std::vector<std::uint16_t>& from, std::int64_t at, std::int64_t count) const;
@@ -107,7 +114,8 @@ class RecurrentCase {
   std::pair<std::span<const std::uint16_t>, std::int64_t> rows_of(std::size_t part) const;
   /// Where a request's entry lies in the list of slots.
   std::size_t slot_index(int request, int entry) const;
-  /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored.
+  /// The slots of a request: where its state begins, and where token t's goes. -1: null, or not stored, as with a ring,
+  /// where it is the state before the tokens that is.
   int start_slot(int request) const;
   int slot_after(int request, int token) const;
   std::int64_t state_index(int slot, std::int64_t element) const { return slot * state_stride_ + element; }
@@ -129,6 +137,7 @@ class RecurrentCase {
   CaseArray<std::uint32_t> pool_;    ///< an fp32 state's bits
   CaseArray<std::uint16_t> pool16_;  ///< a bf16 state's
   RecurrentConvolution convolution_;
+  RecurrentRing ring_;
   Expected<double> oracle_;
   Expected<float> plain_;
 };

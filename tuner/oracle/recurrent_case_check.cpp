@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "tuner/oracle/compare.hpp"
@@ -84,20 +85,28 @@ Result<RecurrentOutcome> RecurrentCase::check(const RecurrentKernel& kernel, con
   if (auto ok = fill_bytes_async(o->data(), kPoisonByte, o_bytes, stream.get()); !ok) return tl::unexpected(ok.error());
   const auto convolution = convolution_.start(stream);
   if (!convolution) return tl::unexpected(convolution.error());
+  const auto rings = ring_.start(stream);
+  if (!rings) return tl::unexpected(rings.error());
   for (int launch = 0; launch < options_.launches; ++launch) {
     LeanRecurrentArgs args = arguments(*pool, *o, launch);
     convolution_.bind(*convolution, args);
+    ring_.bind(*rings, launch, args);
     if (auto ok = kernel.launch(args, options_.batch, stream.get()); !ok) return tl::unexpected(ok.error());
   }
   Got got{.o = std::vector<std::uint16_t>(static_cast<std::size_t>(rows() * v_stride_)),
           .pool = std::vector<std::uint32_t>(pool_.host.size()),
-          .pool16 = std::vector<std::uint16_t>(pool16_.host.size())};
+          .pool16 = std::vector<std::uint16_t>(pool16_.host.size()),
+          .rings = {}};
   if (auto ok = copy_to_host(got.o.data(), o->data(), o_bytes, stream); !ok) return tl::unexpected(ok.error());
   void* const to = fp32 ? static_cast<void*>(got.pool.data()) : got.pool16.data();
   if (auto ok = copy_to_host(to, pool->data(), pool_bytes, stream); !ok) return tl::unexpected(ok.error());
+  auto entries = ring_.read(*rings, stream);
+  if (!entries) return tl::unexpected(entries.error());
+  got.rings = *std::move(entries);
   RecurrentOutcome outcome;
   compare_outputs(got, outcome);
   compare_states(got, outcome);
+  compare_rings(got, outcome);
   const auto wrong = convolution_.compare(*convolution, oracle_.conv_states, stream);
   if (!wrong) return tl::unexpected(wrong.error());
   if (!wrong->empty()) outcome.fail(*wrong);
@@ -147,6 +156,9 @@ void RecurrentCase::compare_states(const Got& got, RecurrentOutcome& outcome) co
     for (int t = 0; t < tokens_of(request); ++t) {
       if (const int slot = slot_after(request, t); !is_null(slot)) stored[static_cast<std::size_t>(slot)] = true;
     }
+    for (int launch = 0; launch < options_.launches && problem_.ring > 0; ++launch) {
+      if (ring_.flushes(request, launch)) stored[static_cast<std::size_t>(start_slot(request))] = true;
+    }
   }
   const auto ulp = [&](double magnitude) {
     return fp32 ? kLeastUlps * float_ulp(magnitude) : unit_in_last_place(DType::bf16, magnitude);
@@ -166,6 +178,35 @@ void RecurrentCase::compare_states(const Got& got, RecurrentOutcome& outcome) co
         judge(state_value(got.pool, got.pool16, at), oracle_.state[at], yardstick, where, outcome);
       } else if (fp32 ? got.pool[at] != pool_.host[at] : got.pool16[at] != pool16_.host[at]) {
         outcome.fail(where() + " is nobody's, but was written");
+      }
+    }
+  }
+}
+
+void RecurrentCase::compare_rings(const Got& got, RecurrentOutcome& outcome) const {
+  for (std::size_t part = 0; part < got.rings.size(); ++part) {
+    // Factors are few, and a small one has the error of its large logarithm. They count beside a factor of 1.
+    const auto ulp = [&](double magnitude) { return kLeastUlps * float_ulp(part == 2 ? 1 : magnitude); };
+    // What was written differs from what was drawn, which is no number where it is nobody's.
+    const std::vector<float>& drawn = ring_.drawn(part);
+    const auto written = [&](std::size_t i) {
+      return std::isfinite(oracle_.rings[part][i]) && oracle_.rings[part][i] != static_cast<double>(drawn[i]);
+    };
+    for (std::size_t slot = 0; slot < static_cast<std::size_t>(slot_count_) && !drawn.empty(); ++slot) {
+      const std::size_t begin = slot * ring_.stride(part);
+      ErrorYardstick yardstick;
+      for (std::size_t i = begin; i < begin + ring_.elements(part); ++i) {
+        if (written(i)) yardstick.add(oracle_.rings[part][i], plain_.rings[part][i], ulp);
+      }
+      for (std::size_t i = begin; i < begin + ring_.stride(part); ++i) {
+        const auto where = [&] {
+          return fmt::format("{} of slot {}'s ring, element {}", "ukw"[part], slot, i - begin);
+        };
+        if (written(i)) {
+          judge(got.rings[part][i], oracle_.rings[part][i], yardstick, where, outcome);
+        } else if (std::bit_cast<std::uint32_t>(got.rings[part][i]) != std::bit_cast<std::uint32_t>(drawn[i])) {
+          outcome.fail(where() + " is no token's, but was written");
+        }
       }
     }
   }

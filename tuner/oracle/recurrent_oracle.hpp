@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "generator/recurrent/recurrent_problem.hpp"
@@ -26,6 +27,12 @@ template <class Real>
 struct RecurrentHead {
   Real a_log = 0, skip = 0;
   Real scale = 1, norm_eps = 0, lower_bound = 0;
+};
+
+/// What a token does to a state, as a ring keeps it: S = w S + u k^T.
+template <class Real>
+struct RecurrentEntry {
+  std::vector<Real> u, k, w;  ///< [V]; [K], as given; [1], or [K] with a decay of channels
 };
 
 namespace detail {
@@ -52,11 +59,13 @@ Real decay_log(Gates gates, const RecurrentHead<Real>& head, Real gate) {
   return gate;
 }
 
+/// Returns what it divides by.
 template <class Real>
-void normalise(std::vector<Real>& x, Real eps) {
+Real normalise(std::vector<Real>& x, Real eps) {
   Real sum = 0;
   for (const Real each : x) sum += each * each;
   for (Real& each : x) each /= std::sqrt(sum + eps);
+  return std::sqrt(sum + eps);
 }
 
 }  // namespace detail
@@ -85,14 +94,16 @@ void gate_output(const RecurrentProblem& problem, Real eps, std::span<const Real
 }
 
 /// Takes one token: `state`, [V, K] of one head, changes, and o [V] is written. The order is that of the formulas:
-/// decay, predict, update, and read with the new state.
+/// decay, predict, update, and read with the new state. Returns what a ring keeps of kinds that may have one.
 template <class Real>
-void take_token(const RecurrentProblem& problem, const RecurrentHead<Real>& head, RecurrentToken<Real> token,
-                std::span<Real> state, std::span<Real> o) {
+RecurrentEntry<Real> take_token(const RecurrentProblem& problem, const RecurrentHead<Real>& head,
+                                RecurrentToken<Real> token, std::span<Real> state, std::span<Real> o) {
   const RecurrentUpdate& update = update_of(problem.kind);
+  RecurrentEntry<Real> entry{.u = {}, .k = token.k, .w = {}};
+  Real key_root = 1;
   if (problem.normalises) {
     detail::normalise(token.q, head.norm_eps);
-    detail::normalise(token.k, head.norm_eps);
+    key_root = detail::normalise(token.k, head.norm_eps);
   }
   Real weight = token.weight;
   if (update.weight == UpdateWeight::beta && problem.gates != Gates::given) weight = detail::sigmoid(weight);
@@ -122,7 +133,18 @@ void take_token(const RecurrentProblem& problem, const RecurrentHead<Real>& head
       read += s[i] * token.q[i];
     }
     o[row] = head.scale * read + (update.skip ? head.skip * token.v[row] : 0);
+    entry.u.push_back(change / key_root);
   }
+  entry.w = std::move(token.gates);
+  return entry;
+}
+
+/// Does to a state, [V, K] of one head, what a token has done to it.
+template <class Real>
+void replay(const RecurrentEntry<Real>& entry, std::span<Real> state) {
+  const std::size_t columns = entry.k.size();
+  for (std::size_t i = 0; i < state.size(); ++i)
+    state[i] = state[i] * entry.w[entry.w.size() == 1 ? 0 : i % columns] + entry.u[i / columns] * entry.k[i % columns];
 }
 
 }  // namespace v1

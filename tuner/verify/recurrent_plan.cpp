@@ -22,7 +22,7 @@ namespace {
 constexpr int kLaunchesInARow = 100;
 
 /// The sizes and options of a kernel of the plan. They repeat after different numbers of kernels, so that they meet.
-RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType state, std::size_t number) {
+RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType state, std::size_t number, bool ring) {
   constexpr std::pair<int, int> kDims[] = {{64, 64}, {128, 128}, {128, 64}, {64, 128}, {96, 64}},
                                 kHeads[] = {{1, 1}, {2, 4}, {1, 3}};
   constexpr int kTokens[] = {1, 4, 2, 8};
@@ -43,6 +43,11 @@ RecurrentSpec varied_spec(Arch arch, RecurrentKind kind, Gates gates, StateType 
   problem.snapshots = tokens > 1 && number % 8 < 4;
   problem.keys_first = number % 13 % 4 == 1;
   problem.conv_width = number % 11 % 3 == 2 ? 2 + static_cast<int>(number / 11 % 3) : 0;
+  if (ring) {
+    problem.snapshots = false;
+    if (tokens > 1) problem.conv_width = 0;
+    problem.ring = 2 * tokens + static_cast<int>(number) % (kMostRingEntries - 2 * tokens + 1);
+  }
   // An update that replaces what the state had at a long key makes states grow without bound.
   const Erasure erasure = update_of(kind).erasure;
   if (erasure == Erasure::key || erasure == Erasure::channels) problem.normalises = true;
@@ -64,9 +69,11 @@ std::vector<RecurrentSpec> recurrent_plan(Arch arch, const VerifyOptions& option
     for (const Gates gates : update.gates) {
       for (const StateType state : kStateTypes) {
         for (int variant = 0; variant < (options.quick ? 1 : 5); ++variant) {
-          specs.push_back(varied_spec(arch, update.kind, gates, state, number));
+          specs.push_back(varied_spec(arch, update.kind, gates, state, number, false));
           number += options.quick ? 3 : 1;
         }
+        if (update.erasure != Erasure::vectors)
+          specs.push_back(varied_spec(arch, update.kind, gates, state, number, true));
       }
     }
   }

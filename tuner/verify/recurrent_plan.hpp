@@ -13,7 +13,8 @@ namespace leanattn {
 inline namespace v1 {
 
 /// Every kind with every form of its gates and type of state, each with several sizes, tokens a step and tunables; if
-/// quick, with one. Those whose name contains the filter. A pure function of architecture and options; any thread.
+/// quick, with one. One more of each has a ring, where kinds may have one. Those whose name contains the filter. A pure
+/// function of architecture and options; any thread.
 std::vector<RecurrentSpec> recurrent_plan(Arch arch, const VerifyOptions& options);
 
 /// Checks the kernels with null slots, other slots for the new states, padding and nothing of that. One group for each

@@ -21,6 +21,10 @@ TEST(RecurrentFlags, AModelSaysAllButWhatAStepIs) {
   flags.output_gate = "none", flags.dtype = "fp16";
   expected.output_gate = OutputGate::none, expected.dtype = DType::fp16;
   EXPECT_EQ(problem_of(flags).value(), expected) << "what is given goes first";
+  flags.snapshots = expected.snapshots = false, flags.ring = "12", expected.ring = 12;
+  EXPECT_EQ(problem_of(flags).value(), expected);
+  flags.ring = "0";
+  EXPECT_FALSE(problem_of(flags));
 }
 
 TEST(RecurrentFlags, HeadsAreDividedAmongGpusAndRepeatedWhereTheyAreFewer) {

@@ -24,7 +24,7 @@ std::vector<RecurrentSpec> recurrent_matrix(Arch arch) {
       RecurrentProblem problem = usual_problem(update.kind);
       problem.gates = gates;
       for (const int tokens : {1, 4}) {
-        problem.tokens = tokens, problem.snapshots = problem.ragged = tokens > 1;
+        problem.tokens = tokens, problem.snapshots = problem.ragged = tokens > 1, problem.ring = 0;
         problem.state = tokens > 1 ? StateType::bf16 : StateType::fp32;
         problem.output_gate = tokens > 1 ? OutputGate::silu : OutputGate::none;
         problem.conv_width = update.gates.front() == gates ? 4 : 0;
@@ -33,11 +33,19 @@ std::vector<RecurrentSpec> recurrent_matrix(Arch arch) {
         problem.keys_first = update.decay == Decay::channel;
         for (const int batch : {1, 128}) specs.push_back(default_spec(device, problem, batch));
         // The last of the search space with the fewest lanes has the most registers.
-        const std::vector<RecurrentTunables> space = recurrent_search_space(arch, problem);
         const auto rows = [](const RecurrentTunables& of) { return of.warp_rows - 64 * of.row_lanes; };
-        specs.push_back({arch, problem,
-                         *std::max_element(space.begin(), space.end(),
-                                           [&](const auto& a, const auto& b) { return rows(a) < rows(b); })});
+        const auto largest = [&](const RecurrentProblem& of) {
+          const std::vector<RecurrentTunables> space = recurrent_search_space(arch, of);
+          return RecurrentSpec{arch, of,
+                               *std::max_element(space.begin(), space.end(),
+                                                 [&](const auto& a, const auto& b) { return rows(a) < rows(b); })};
+        };
+        specs.push_back(largest(problem));
+        if (update.erasure == Erasure::vectors) continue;
+        problem.snapshots = false, problem.ring = tokens > 1 ? kMostRingEntries : 9;
+        problem.conv_width = tokens > 1 ? 0 : problem.conv_width;
+        specs.push_back(default_spec(device, problem, 128));
+        specs.push_back(largest(problem));
       }
     }
   }

@@ -23,6 +23,9 @@ TEST(RecurrentJson, EverySpecComesBackAsItWas) {
         EXPECT_EQ(recurrent_spec_from_json(to_json(spec)).value(), spec) << to_json(spec);
         problem.keys_first = true;
         EXPECT_EQ(recurrent_problem_from_json(to_json(problem)).value(), problem) << to_json(problem);
+        if (update.erasure == Erasure::vectors) continue;
+        problem.snapshots = false, problem.conv_width = 0, problem.ring = 9;
+        EXPECT_EQ(recurrent_problem_from_json(to_json(problem)).value(), problem) << to_json(problem);
       }
     }
   }
@@ -36,7 +39,7 @@ TEST(RecurrentJson, OtherTextsAreRefused) {
   for (const char* text : {"", "[]", "{}", R"({"kind":"gated_delta","convolves":true})", R"({"kind":"rwkv9"})",
                            R"({"kind":"gated_delta","v_heads":3.5})", R"({"kind":"gated_delta","v_heads":33})",
                            R"({"kind":"gated_delta","state":"fp8"})", R"({"kind":"gated_delta","ragged":1})",
-                           R"({"head_dim":128,"kv_heads":8,"q_heads":32})"})
+                           R"({"kind":"gated_delta","ring":1})", R"({"head_dim":128,"kv_heads":8,"q_heads":32})"})
     EXPECT_FALSE(recurrent_problem_from_json(text)) << text;
   for (const char* text : {"", "{}", R"({"operation":"recurrent"})", R"({"operation":"recurrent","problem":7})",
                            R"({"operation":"attention","problem":{"kind":"gated_delta"}})",

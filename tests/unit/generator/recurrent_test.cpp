@@ -36,7 +36,31 @@ TEST(RecurrentProblem, RefusesWhatHasNoKernelAndSaysWhy) {
             "key_dim is 96 of kind rwkv7. Give 32, 64, 128 or 256.");
   EXPECT_EQ(refused([](auto& p) { p.conv_width = 5; }),
             "conv_width is 5. Give 2 to 4, or 0 where q, k and v have gone through it.");
+  EXPECT_EQ(refused([](auto& p) { p.tokens = 4, p.ring = 7; }),
+            "a ring of 7 for 4 tokens a step. Give at least twice the tokens, and at most 16.");
+  EXPECT_EQ(refused([](auto& p) { p.ring = 17; }),
+            "a ring of 17 for 1 tokens a step. Give at least twice the tokens, and at most 16.");
+  EXPECT_EQ(refused([](auto& p) { p.tokens = 4, p.ring = 16, p.snapshots = true; }),
+            "a ring and snapshots. With a ring no state is stored for a token that may be rejected.");
+  EXPECT_EQ(refused([](auto& p) { p.kind = RecurrentKind::rwkv7, p.gates = Gates::given, p.ring = 9; }),
+            "a ring of kind rwkv7. An entry has one vector, and this update adds two.");
+  EXPECT_EQ(refused([](auto& p) { p.tokens = 2, p.ring = 9, p.conv_width = 4; }).find("a ring and a convolution"), 0u);
+  EXPECT_EQ(refused([](auto& p) { p.ring = 9, p.conv_width = 4; }), "");
   EXPECT_EQ(refused([](auto&) {}), "");
+}
+
+TEST(RecurrentProblem, ARingsStateIsStoredOncePerPeriod) {
+  RecurrentProblem problem;  // 32 heads of 128 x 128 in fp32
+  problem.ring = 9;
+  EXPECT_EQ(ring_period(problem), 8);
+  EXPECT_EQ(ring_entry_bytes(problem), 4 * (32 * 128 + 16 * 128 + 32));
+  // Eight steps read eight states, write one, read 1 + .. + 8 entries and write eight.
+  EXPECT_EQ(state_traffic(problem, 8), 9 * state_bytes(problem) + 44 * ring_entry_bytes(problem));
+  problem.tokens = 4, problem.ring = 16;
+  EXPECT_EQ(ring_period(problem), 3);
+  EXPECT_EQ(state_traffic(problem, 3), 4 * state_bytes(problem) + (24 + 12) * ring_entry_bytes(problem));
+  problem.ring = 8;
+  EXPECT_EQ(ring_period(problem), 1) << "every step stores";
 }
 
 TEST(RecurrentProblem, CountsAStateOnceForEachTimeThatItIsReadOrWritten) {
@@ -114,6 +138,12 @@ TEST(RecurrentSpec, EverySearchSpaceHasKernels) {
               if (gate != OutputGate::none && arch.major < 9 && dim != 32 && dim != 64 && dim != 128) continue;
               for (problem.tokens = 1; problem.tokens <= kMostRecurrentTokens; problem.tokens += 15)
                 EXPECT_FALSE(recurrent_search_space(arch, problem).empty()) << describe(problem) << to_string(arch);
+              if (problem.conv_width > 0 || update_of(kind).erasure == Erasure::vectors) continue;
+              for (problem.tokens = 1; problem.tokens <= 8; problem.tokens += 7) {
+                problem.ring = kMostRingEntries;
+                EXPECT_FALSE(recurrent_search_space(arch, problem).empty()) << describe(problem) << to_string(arch);
+                problem.ring = 0;
+              }
             }
           }
         }
@@ -132,6 +162,7 @@ TEST(RecurrentSpec, AKernelHasOnlyWhatItsUpdateNeeds) {
   EXPECT_EQ(delta.find("fmaf(skip"), std::string::npos);
   EXPECT_EQ(delta.find("context_lengths"), std::string::npos) << "nothing of attention";
   EXPECT_EQ(delta.find("convolved("), std::string::npos);
+  EXPECT_EQ(delta.find("Entries"), std::string::npos) << "no ring";
   spec.problem.conv_width = 4;
   EXPECT_NE(emit(spec)->source.find("convolved("), std::string::npos);
   spec.problem = usual_problem(RecurrentKind::mamba2);
@@ -156,6 +187,7 @@ TEST(RecurrentSpec, NamesDifferBetweenKernels) {
   EXPECT_TRUE(differs([](auto& s) { s.problem.ragged = true; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.tokens = 2; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.conv_width = 3; }));
+  EXPECT_TRUE(differs([](auto& s) { s.problem.ring = 9; }));
   EXPECT_TRUE(differs([](auto& s) { s.problem.gates = Gates::given; }));
   EXPECT_TRUE(differs([](auto& s) { s.tunables.row_lanes = 16; }));
 }

@@ -81,11 +81,11 @@ TEST(Abi, RecurrentLayer) {
   EXPECT_FIELD(leanattn_recurrent_layer, output, 48, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, conv_width, 52, 4);
   EXPECT_FIELD(leanattn_recurrent_layer, norm_heads, 56, 4);
-  EXPECT_FIELD(leanattn_recurrent_layer, reserved, 60, 4);
+  EXPECT_FIELD(leanattn_recurrent_layer, ring, 60, 4);
 }
 
 TEST(Abi, RecurrentArgs) {
-  EXPECT_EQ(sizeof(leanattn_recurrent_args), 424u);
+  EXPECT_EQ(sizeof(leanattn_recurrent_args), 480u);
   EXPECT_FIELD(leanattn_recurrent_args, struct_size, 0, 8);
   EXPECT_FIELD(leanattn_recurrent_args, q, 8, 8);
   EXPECT_FIELD(leanattn_recurrent_args, k, 16, 8);
@@ -129,6 +129,13 @@ TEST(Abi, RecurrentArgs) {
   EXPECT_FIELD(leanattn_recurrent_args, erase_stride, 400, 8);
   EXPECT_FIELD(leanattn_recurrent_args, write_stride, 408, 8);
   EXPECT_FIELD(leanattn_recurrent_args, readers, 416, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_spans, 424, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_u, 432, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_k, 440, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_w, 448, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_u_stride, 456, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_k_stride, 464, 8);
+  EXPECT_FIELD(leanattn_recurrent_args, ring_w_stride, 472, 8);
 }
 
 TEST(Abi, ShortConv) {

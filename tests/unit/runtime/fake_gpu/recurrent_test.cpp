@@ -184,6 +184,57 @@ TEST_F(FakeGpuRecurrent, AConvolutionArrivesWithStridesOfItsOwn) {
                  "v_conv.bias is given");
 }
 
+TEST_F(FakeGpuRecurrent, ARingArrivesWithItsSpansAndAllOfItIsNeeded) {
+  Engine engine = open();
+  layer.ring = 9;
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  EXPECT_NE(std::string(plan->kernel_name()).find("_t1_r9_"), std::string::npos) << plan->kernel_name();
+  RecurrentArgs args = step();
+  const auto refuses = [&](const std::string& what) {
+    expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, what);
+  };
+  refuses("ring_u is null");
+  args.ring_u = at<float>(0xb000), args.ring_k = at<float>(0xc008), args.ring_w = at<float>(0xd004);
+  refuses("ring_k is 0xc008, which is not a multiple of 16 bytes");
+  args.ring_k = at<float>(0xc000);
+  refuses("ring_spans is null");
+  args.ring_spans = at<std::int32_t>(0xe000), args.ring_k_stride = 9 * 16 * 128 + 64;
+  ASSERT_TRUE(plan->launch(args, nullptr));
+  EXPECT_EQ(launched->ring_spans, at<int>(0xe000));
+  EXPECT_EQ(launched->ring_u, at<float>(0xb000));
+  EXPECT_EQ(launched->ring_w, at<float>(0xd004));
+  EXPECT_EQ(launched->ring_u_stride, 9 * 32 * 128);
+  EXPECT_EQ(launched->ring_k_stride, 9 * 16 * 128 + 64);
+  EXPECT_EQ(launched->ring_w_stride, 9 * 32);
+  args.ring_u_stride = 9 * 32 * 128 - 4;
+  refuses("ring_u_stride is 36860 elements, less than");
+  args.ring_u_stride = 0, args.out_slots = at<std::int32_t>(0xf000);
+  refuses("out_slots is given");
+  layer = {};
+  args = step(), args.ring_spans = at<std::int32_t>(0xe000);
+  expect_refused(RecurrentPlan::make(engine, layer, 3, nullptr)->launch(args, nullptr), ErrorCode::invalid_argument,
+                 "ring_spans is given");
+}
+
+TEST_F(FakeGpuRecurrent, DebuggingNamesASpanThatTheRingDoesNotHave) {
+  Engine engine = open_debugging();
+  layer.ring = 9, layer.tokens = 2;
+  const auto plan = RecurrentPlan::make(engine, layer, 3, nullptr);
+  ASSERT_TRUE(plan) << plan.error().message << plan.error().log;
+  alignas(8) std::int32_t slots[] = {4, -1, 2}, spans[] = {8, 7, 99, 99, 0, 0};
+  RecurrentArgs args = step();
+  args.slots = slots, args.ring_spans = spans;
+  args.ring_u = at<float>(0xb000), args.ring_k = at<float>(0xc000), args.ring_w = at<float>(0xd000);
+  ASSERT_TRUE(plan->launch(args, nullptr)) << "a null slot has no ring";
+  spans[5] = 8;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "ring_spans[2] is 0, 8");
+  spans[5] = 0, spans[0] = 9;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "ring_spans[0] is 9, 7");
+  spans[0] = -1;
+  expect_refused(plan->launch(args, nullptr), ErrorCode::invalid_argument, "ring_spans[0] is -1, 7");
+}
+
 TEST_F(FakeGpuRecurrent, AnEmptyBatchEnqueuesNothing) {
   Engine engine = open();
   const auto plan = RecurrentPlan::make(engine, layer, 1, nullptr);

@@ -37,6 +37,21 @@ TEST(RecurrentOracle, GatedDeltaReplacesWhatTheDecayedStateHasAtTheKey) {
   EXPECT_NEAR(row.state[1], 3.5, 1e-12);
 }
 
+TEST(RecurrentOracle, AReplayDoesWhatTheTokenDid) {
+  for (const RecurrentKind kind : kRecurrentKinds) {
+    if (update_of(kind).erasure == Erasure::vectors) continue;
+    OneRow row{.problem = problem_of(kind, update_of(kind).gates.front())};
+    row.problem.normalises = true;
+    if (update_of(kind).decay == Decay::channel) row.token.gates = {0.5, -0.25};
+    if (update_of(kind).erasure == Erasure::channels) row.token.erase = {0.5, 1}, row.token.write = {2};
+    std::vector<double> o(1), replayed = row.state;
+    const auto entry = take_token<double>(row.problem, row.head, row.token, row.state, o);
+    EXPECT_EQ(entry.k, row.token.k) << "as it was given";
+    replay<double>(entry, replayed);
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_NEAR(replayed[i], row.state[i], 1e-12) << to_string(kind);
+  }
+}
+
 TEST(RecurrentOracle, WithBetaOneAndANormalisedKeyTheStateHoldsVAtTheKey) {
   OneRow row{.problem = problem_of(RecurrentKind::gated_delta, Gates::given)};
   row.problem.normalises = true;
