@@ -1,5 +1,6 @@
 #include "tuner/oracle/recurrent_ring.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 

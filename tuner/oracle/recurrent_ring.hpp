@@ -1,5 +1,5 @@
 // recurrent_ring.hpp -- RecurrentRing: the rings of a case's slots, on host and device, the spans of its launches, and
-// the check of what a kernel wrote into them. One thread at a time, with the GPU's context current.
+// what a kernel leaves in them. One thread at a time, with the GPU's context current.
 #pragma once
 
 #include <array>
