@@ -45,8 +45,9 @@ std::vector<RecurrentTunables> ranked_tunables(const DeviceFacts& device, const 
   return ranked;
 }
 
-RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch) {
-  const std::vector<RecurrentTunables> ranked = ranked_tunables(device, problem, batch);
+RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch,
+                           const RecurrentTunables* like) {
+  const std::vector<RecurrentTunables> ranked = ranked_tunables(device, problem, batch, like);
   return {.arch = device.arch, .problem = problem, .tunables = ranked.empty() ? RecurrentTunables{} : ranked.front()};
 }
 
@@ -69,8 +70,7 @@ std::vector<RecurrentChoice> recurrent_launch_order(const DeviceFacts& device, c
     add({nearest->spec, Provenance::exact, *nearest});
     if (nearest->next) add({*nearest->next, Provenance::nearest, *nearest});
   } else if (nearest != winners.end() && away(*nearest) <= kFarthest) {
-    const auto ranked = ranked_tunables(device, problem, batch, &nearest->spec.tunables);
-    add({{.arch = device.arch, .problem = problem, .tunables = ranked.front()}, Provenance::nearest, *nearest});
+    add({default_spec(device, problem, batch, &nearest->spec.tunables), Provenance::nearest, *nearest});
   }
   add({.spec = default_spec(device, problem, batch)});
   return order;

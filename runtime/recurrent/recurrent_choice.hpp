@@ -18,8 +18,9 @@ inline namespace v1 {
 std::vector<RecurrentTunables> ranked_tunables(const DeviceFacts& device, const RecurrentProblem& problem, int batch,
                                                const RecurrentTunables* like = nullptr);
 
-/// The spec with the first of these.
-RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch);
+/// The spec with the first of these, or with default tunables where the problem has no kernel.
+RecurrentSpec default_spec(const DeviceFacts& device, const RecurrentProblem& problem, int batch,
+                           const RecurrentTunables* like = nullptr);
 
 /// What a look-up answers, and on what that rests.
 struct RecurrentChoice {
